@@ -1,0 +1,122 @@
+"""Content blocks: the typed pieces of a message.
+
+Unknown block types and unknown keys pass unchanged. What models without images get to see is in
+`image_projection`, what a request with too many images sheds is in `image_offload`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Final, Literal
+
+from pydantic import Discriminator, Tag, TypeAdapter
+
+from trunkline_protocol.wire_model import WireModel
+
+
+class TextBlock(WireModel):
+    """Visible text."""
+
+    type: Literal["text"] = "text"
+    text: str
+
+
+class ReasoningBlock(WireModel):
+    """Thinking, distinct from visible text."""
+
+    type: Literal["reasoning"] = "reasoning"
+    text: str
+
+
+class ImageAttachment(WireModel):
+    """A reference to stored image bytes.
+
+    Attributes:
+        attachment_id: content address, `sha256:` and 64 hexadecimal digits.
+        media_type: such as `image/png`.
+        bytes: size of the stored file.
+        width: pixels.
+        height: pixels.
+        name: file name, if the producer knew one.
+    """
+
+    attachment_id: str
+    media_type: str
+    bytes: int
+    width: int
+    height: int
+    name: str | None = None
+
+
+class ImageBlock(WireModel):
+    """An image held by the attachment store."""
+
+    type: Literal["image"] = "image"
+    attachment: ImageAttachment
+
+
+class ToolCallBlock(WireModel):
+    """A call the model asks for; `arguments` is raw JSON text, never parsed on the way."""
+
+    type: Literal["tool-call"] = "tool-call"
+    id: str
+    name: str
+    arguments: str
+
+
+class ToolResultBlock(WireModel):
+    """What a tool answered."""
+
+    type: Literal["tool-result"] = "tool-result"
+    tool_call_id: str
+    content: tuple[ContentBlock, ...]
+    is_error: bool | None = None
+
+
+class UnknownBlock(WireModel):
+    """A block of a type this version does not know; its keys are in `model_extra`."""
+
+    type: str
+
+
+_MODELS: Final[dict[str, type[WireModel]]] = {
+    "text": TextBlock,
+    "reasoning": ReasoningBlock,
+    "image": ImageBlock,
+    "tool-call": ToolCallBlock,
+    "tool-result": ToolResultBlock,
+}
+KNOWN_BLOCK_TYPES: Final = frozenset(_MODELS)
+
+
+def _tag(value: object) -> str:
+    """Choose the model of a block by its `type`."""
+    kind: object = value.get("type") if isinstance(value, Mapping) else getattr(value, "type", None)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return kind if isinstance(kind, str) and kind in KNOWN_BLOCK_TYPES else "unknown"
+
+
+ContentBlock = Annotated[
+    Annotated[TextBlock, Tag("text")]
+    | Annotated[ReasoningBlock, Tag("reasoning")]
+    | Annotated[ImageBlock, Tag("image")]
+    | Annotated[ToolCallBlock, Tag("tool-call")]
+    | Annotated[ToolResultBlock, Tag("tool-result")]
+    | Annotated[UnknownBlock, Tag("unknown")],
+    Discriminator(_tag),
+]
+ToolResultBlock.model_rebuild()
+_ADAPTER: Final[TypeAdapter[ContentBlock]] = TypeAdapter(ContentBlock)
+
+
+def block_from_dict(data: Mapping[str, object]) -> ContentBlock:
+    """Read one block from its camelCase map.
+
+    Raises:
+        ValueError: no text `type`, or a known type with a wrong shape.
+    """
+    return _ADAPTER.validate_python(dict(data))
+
+
+def block_to_dict(block: ContentBlock) -> dict[str, object]:
+    """Return the camelCase map of a block."""
+    return block.to_dict()

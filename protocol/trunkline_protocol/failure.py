@@ -1,0 +1,143 @@
+"""What can go wrong, as data (`LlmFailure`) and as exceptions; it decides no policy.
+
+Failures cross processes, exceptions never do. Callers route on `code`, never on text.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from trunkline_protocol.codes import Code
+
+__all__ = [
+    "Code",
+    "LlmError",
+    "LlmFailure",
+    "LocalProtocolError",
+    "ProtocolError",
+    "RemoteProtocolError",
+    "TrunklineError",
+]
+
+_STATUS_MIN: Final = 100  # RFC 9110 section 15: three digits, the first 1 to 5
+_STATUS_MAX: Final = 599
+
+
+def is_status(value: object) -> bool:
+    """Tell whether a value is an HTTP status: a whole number, 100 to 599."""
+    return type(value) is int and _STATUS_MIN <= value <= _STATUS_MAX
+
+
+def is_delay_ms(value: object) -> bool:
+    """Tell whether a value is a usable delay: a finite number of milliseconds above 0."""
+    return type(value) in {int, float} and math.isfinite(value) and value > 0  # type: ignore[arg-type, operator]
+
+
+def is_request_id(value: object) -> bool:
+    """Tell whether a value is a request id: any text but the empty one."""
+    return isinstance(value, str) and value != ""
+
+
+@dataclass(frozen=True, slots=True)
+class LlmFailure:
+    """Facts about one failed provider call; a policy decides what follows from them.
+
+    Attributes:
+        message: for people; never parsed.
+        code: stable and provider-neutral, mostly a constant of `Code`; any text is legal.
+        status: HTTP status of the provider, 100 to 599.
+        provider_retry_after_ms: delay the provider asked for, finite and above 0.
+        request_id: opaque id the provider gave to the request.
+
+    Raises:
+        ValueError: an attribute is outside these ranges.
+    """
+
+    message: str
+    code: str
+    status: int | None = None
+    provider_retry_after_ms: float | None = None
+    request_id: str | None = None
+
+    def __post_init__(self) -> None:
+        if type(self.message) is not str or type(self.code) is not str:
+            raise ValueError("a failure needs a message and a code, both text")
+        if self.status is not None and not is_status(self.status):
+            raise ValueError("status: a whole number from 100 to 599 is required")
+        delay_ms = self.provider_retry_after_ms
+        if delay_ms is not None and not is_delay_ms(delay_ms):
+            raise ValueError("providerRetryAfterMs: a finite number above 0 is required")
+        if self.request_id is not None and not is_request_id(self.request_id):
+            raise ValueError("requestId: a text that is not empty is required")
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the camelCase map; absent facts have no key."""
+        out: dict[str, object] = {"message": self.message, "code": self.code}
+        if self.status is not None:
+            out["status"] = self.status
+        if self.provider_retry_after_ms is not None:
+            out["providerRetryAfterMs"] = self.provider_retry_after_ms
+        if self.request_id is not None:
+            out["requestId"] = self.request_id
+        return out
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, object]) -> LlmFailure:
+        """Read a camelCase map; unknown keys and unusable optional facts are left out.
+
+        Raises:
+            ValueError: `message` or `code` is missing or not text.
+        """
+        message, code = data.get("message"), data.get("code")
+        if not isinstance(message, str) or not isinstance(code, str):
+            raise ValueError("a failure needs a message and a code, both text")
+        status, delay_ms = data.get("status"), data.get("providerRetryAfterMs")
+        request_id = data.get("requestId")
+        return cls(
+            message=message,
+            code=code,
+            status=status if is_status(status) else None,  # type: ignore[arg-type]
+            provider_retry_after_ms=delay_ms if is_delay_ms(delay_ms) else None,  # type: ignore[arg-type]
+            request_id=request_id if is_request_id(request_id) else None,  # type: ignore[arg-type]
+        )
+
+
+class TrunklineError(Exception):
+    """Root of every exception that Trunkline raises on purpose."""
+
+
+class ProtocolError(TrunklineError):
+    """A rule of the protocol was broken; never raised itself, only its two kinds."""
+
+
+class LocalProtocolError(ProtocolError):
+    """Our own caller broke the rules: bad arguments or a call at a wrong moment."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """A peer sent what the protocol does not allow.
+
+    Attributes:
+        code: stable text for the counter of refusals.
+    """
+
+    def __init__(self, message: str, code: str = "MALFORMED") -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class LlmError(TrunklineError):
+    """A model call failed; route on `code`.
+
+    Attributes:
+        failure: the facts.
+        code: the same as `failure.code`.
+    """
+
+    def __init__(self, failure: LlmFailure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+        self.code = failure.code

@@ -1,0 +1,65 @@
+"""The base of every pydantic model of the vocabulary: frozen, camelCase outside, extras kept."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Self, cast
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic.alias_generators import to_camel
+
+from trunkline_protocol.frozen import FrozenDict, freeze, thaw
+
+# Any lossless-JSON value, deep-frozen when the model is built.
+JsonValue = Annotated[object, AfterValidator(freeze)]
+
+
+def plain(value: object) -> object:
+    """Return the JSON form of a field: models as camelCase maps, tuples as lists, all detached."""
+    if isinstance(value, WireModel):
+        return value.to_dict()
+    if isinstance(value, tuple):
+        return [plain(item) for item in cast("tuple[object, ...]", value)]
+    return thaw(value)
+
+
+class WireModel(BaseModel):
+    """A frozen value; `None` in a declared optional field means that the key is absent."""
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        frozen=True,
+        extra="allow",
+        strict=True,
+        hide_input_in_errors=True,
+    )
+
+    def model_post_init(self, context: Any, /) -> None:
+        """Freeze the keys that the model does not declare."""
+        del context
+        extra = self.__pydantic_extra__
+        if extra:
+            object.__setattr__(
+                self, "__pydantic_extra__", FrozenDict(cast("dict[str, object]", freeze(extra)))
+            )
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the camelCase map; declared fields first, then the extra keys unchanged."""
+        out: dict[str, object] = {}
+        for name, info in type(self).model_fields.items():
+            value: object = getattr(self, name)
+            if value is not None:
+                out[info.alias or name] = plain(value)
+        if self.__pydantic_extra__:
+            out.update(cast("dict[str, object]", thaw(self.__pydantic_extra__)))
+        return out
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, object]) -> Self:
+        """Read a camelCase map.
+
+        Raises:
+            ValueError: a field is missing or has a wrong type; the text names it.
+        """
+        return cls.model_validate(dict(data))
