@@ -20,6 +20,7 @@ from typing import Final, NoReturn, cast
 
 from trunkline_protocol.failure import RemoteProtocolError
 from trunkline_protocol.finish import FinishReason, ReplayEnvelope, TokenUsage
+from trunkline_protocol.frozen import thaw
 
 __all__ = [
     "BlockEnd",
@@ -37,6 +38,7 @@ __all__ = [
     "chunk_to_array",
     "chunk_to_dict",
     "chunks_from_arrays",
+    "is_token_delta",
 ]
 
 # Beyond 2**53 - 1 a JSON number is no longer exact, and the seeds' indices are JSON numbers.
@@ -198,6 +200,18 @@ def chunk_to_array(chunk: StreamChunk) -> tuple[object, ...]:
     return chunk.to_array()
 
 
+def is_token_delta(chunk: object) -> bool:
+    """Tell whether a chunk carries output: text, arguments, or the name of a tool.
+
+    Anything that is no chunk is none either.
+    """
+    if isinstance(chunk, TextDelta | ReasoningDelta):
+        return chunk.text != ""
+    if isinstance(chunk, ToolCallDelta):
+        return chunk.arguments_delta != "" or chunk.name is not None
+    return False
+
+
 # Each reader takes the fields of one kind, already in order, and is shared by both forms.
 
 
@@ -224,7 +238,8 @@ def _mapping(value: object, name: str) -> Mapping[str, object]:
     """Check a field that holds a map."""
     if not isinstance(value, dict):
         raise ValueError(f"{name}: a map is required")  # noqa: TRY004
-    return cast("Mapping[str, object]", value)
+    # Detached and of plain lists: the lane decodes lists as tuples, which compare unequal.
+    return cast("Mapping[str, object]", thaw(value))  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _block_start(index: object, block_type: object) -> BlockStart:
@@ -331,10 +346,10 @@ def chunks_from_arrays(items: Iterable[object]) -> list[StreamChunk]:
         fields = cast("list[object]", item)
         try:
             kind = fields[0]
-            if kind == 1 and kind.__class__ is int:
+            if kind.__class__ is int and 0 < cast("int", kind) < 3:
                 _, index, text = fields
                 if index.__class__ is int and text.__class__ is str and 0 <= index <= INDEX_MAX:
-                    append(TextDelta(index, text))
+                    append(TextDelta(index, text) if kind == 1 else ReasoningDelta(index, text))
                     continue
             append(_read_array(fields))
         except (TypeError, ValueError, IndexError) as exc:

@@ -9,23 +9,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
-from pydantic import Discriminator, Tag, TypeAdapter
+from pydantic import Discriminator, Tag, TypeAdapter, ValidationError
 
-from trunkline_protocol.wire_model import WireModel
+from trunkline_protocol.wire_model import Flag, Integer, Text, WireModel, first_error
 
 
 class TextBlock(WireModel):
     """Visible text."""
 
     type: Literal["text"] = "text"
-    text: str
+    text: Text
 
 
 class ReasoningBlock(WireModel):
     """Thinking, distinct from visible text."""
 
     type: Literal["reasoning"] = "reasoning"
-    text: str
+    text: Text
 
 
 class ImageAttachment(WireModel):
@@ -40,12 +40,12 @@ class ImageAttachment(WireModel):
         name: file name, if the producer knew one.
     """
 
-    attachment_id: str
-    media_type: str
-    bytes: int
-    width: int
-    height: int
-    name: str | None = None
+    attachment_id: Text
+    media_type: Text
+    bytes: Integer
+    width: Integer
+    height: Integer
+    name: Text | None = None
 
 
 class ImageBlock(WireModel):
@@ -59,24 +59,24 @@ class ToolCallBlock(WireModel):
     """A call the model asks for; `arguments` is raw JSON text, never parsed on the way."""
 
     type: Literal["tool-call"] = "tool-call"
-    id: str
-    name: str
-    arguments: str
+    id: Text
+    name: Text
+    arguments: Text
 
 
 class ToolResultBlock(WireModel):
     """What a tool answered."""
 
     type: Literal["tool-result"] = "tool-result"
-    tool_call_id: str
+    tool_call_id: Text
     content: tuple[ContentBlock, ...]
-    is_error: bool | None = None
+    is_error: Flag | None = None
 
 
 class UnknownBlock(WireModel):
     """A block of a type this version does not know; its keys are in `model_extra`."""
 
-    type: str
+    type: Text
 
 
 _MODELS: Final[dict[str, type[WireModel]]] = {
@@ -114,7 +114,10 @@ def block_from_dict(data: Mapping[str, object]) -> ContentBlock:
     Raises:
         ValueError: no text `type`, or a known type with a wrong shape.
     """
-    return _ADAPTER.validate_python(dict(data))
+    try:
+        return _ADAPTER.validate_python(dict(data))
+    except ValidationError as exc:
+        raise ValueError(first_error(exc)) from None  # the cause would show the input
 
 
 def block_to_dict(block: ContentBlock) -> dict[str, object]:

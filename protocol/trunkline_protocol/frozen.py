@@ -7,7 +7,12 @@ called on the base class.
 
 from __future__ import annotations
 
-from typing import NoReturn
+from collections.abc import Mapping
+from typing import Final, NoReturn, cast
+
+from trunkline_protocol.limits import MAX_BODY_DEPTH
+
+_TOO_DEEP: Final = f"nested deeper than {MAX_BODY_DEPTH} levels"
 
 
 def _refuse(*_args: object, **_kwargs: object) -> NoReturn:
@@ -38,20 +43,34 @@ class FrozenList(list[object]):
 
 
 def freeze(value: object) -> object:
-    """Return a deep-frozen copy of a JSON value; other values pass as they are."""
-    if isinstance(value, FrozenDict | FrozenList):
-        return value
-    if isinstance(value, dict):
-        return FrozenDict({key: freeze(item) for key, item in value.items()})
-    if isinstance(value, list | tuple):
-        return FrozenList([freeze(item) for item in value])
-    return value
+    """Return a deep-frozen copy of a JSON value; scalars pass as they are.
+
+    Raises:
+        ValueError: nested deeper than `MAX_BODY_DEPTH`, or it contains itself.
+    """
+    return _copied(value, FrozenDict, FrozenList, MAX_BODY_DEPTH)
 
 
 def thaw(value: object) -> object:
-    """Return a deep copy made of plain `dict` and `list`."""
-    if isinstance(value, dict):
-        return {key: thaw(item) for key, item in value.items()}
+    """Return a deep copy made of plain `dict` and `list`; tuples become lists.
+
+    Raises:
+        ValueError: nested deeper than `MAX_BODY_DEPTH`, or it contains itself.
+    """
+    return _copied(value, dict, list, MAX_BODY_DEPTH)
+
+
+def _copied(
+    value: object, map_type: type[dict[str, object]], list_type: type[list[object]], depth: int
+) -> object:
+    if isinstance(value, Mapping):
+        if depth == 0:
+            raise ValueError(_TOO_DEEP)
+        items = cast("Mapping[str, object]", value).items()
+        return map_type({key: _copied(item, map_type, list_type, depth - 1) for key, item in items})
     if isinstance(value, list | tuple):
-        return [thaw(item) for item in value]
+        if depth == 0:
+            raise ValueError(_TOO_DEEP)
+        entries = cast("list[object]", value)
+        return list_type([_copied(item, map_type, list_type, depth - 1) for item in entries])
     return value

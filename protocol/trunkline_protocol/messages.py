@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Final, Literal, cast
+from typing import Annotated, Final, Literal
 from uuid import uuid4
 
 from pydantic import Discriminator, Tag, model_validator
 
+from trunkline_protocol.chunks import is_token_delta as is_token_delta
 from trunkline_protocol.content import ContentBlock, ToolResultBlock
-from trunkline_protocol.wire_model import JsonValue, WireModel
+from trunkline_protocol.wire_model import JsonValue, Text, WireModel
+
+# A summary stands in one line of a transcript and in the durable log; its inputs have no length.
+CONTEXT_SUMMARY_MAX_UNITS: Final = 120
 
 
 class ContextSnapshotSection(WireModel):
     """One named contribution to a snapshot, in assembly order."""
 
-    name: str
-    text: str
+    name: Text
+    text: Text
 
 
 class UserMessageSource(WireModel):
@@ -36,10 +40,10 @@ class PluginMessageSource(WireModel):
     """
 
     kind: Literal["plugin"] = "plugin"
-    plugin: str
-    form: str | None = None
+    plugin: Text
+    form: Text | None = None
     sections: tuple[ContextSnapshotSection, ...] | None = None
-    summary: str | None = None
+    summary: Text | None = None
 
     @model_validator(mode="after")
     def _form_has_its_fields(self) -> PluginMessageSource:
@@ -59,8 +63,8 @@ class AssistantProvenance(WireModel):
         replay_state: lossless-JSON state, private to the adapter that produced it.
     """
 
-    provider: str
-    model: str
+    provider: Text
+    model: Text
     replay_state: JsonValue = None
 
 
@@ -74,13 +78,13 @@ class ToolMessageSource(WireModel):
     """A tool call produced it."""
 
     kind: Literal["tool"] = "tool"
-    call_id: str
+    call_id: Text
 
 
 class UnknownMessageSource(WireModel):
     """A source kind this version does not know; its keys are in `model_extra`."""
 
-    kind: str
+    kind: Text
 
 
 _KINDS: Final = frozenset({"user", "plugin", "model", "tool"})
@@ -105,7 +109,7 @@ MessageSource = Annotated[
 class Message(WireModel):
     """One identified, immutable turn of a conversation."""
 
-    id: str
+    id: Text
     role: Literal["system", "user", "assistant"]
     content: tuple[ContentBlock, ...]
     source: MessageSource
@@ -121,25 +125,63 @@ def _fresh_id() -> str:
     return str(uuid4())
 
 
+def create_message(
+    role: Literal["system", "user", "assistant"],
+    content: Sequence[ContentBlock],
+    source: MessageSource,
+) -> Message:
+    """Return a new message with a fresh id."""
+    return Message(id=_fresh_id(), role=role, content=tuple(content), source=source)
+
+
 def create_user_message(content: Sequence[ContentBlock], source: MessageSource) -> Message:
     """Return a new user message with a fresh id."""
-    return Message(id=_fresh_id(), role="user", content=tuple(content), source=source)
+    return create_message("user", content, source)
 
 
 def create_assistant_message(
     content: Sequence[ContentBlock], source: AssistantProvenance
 ) -> Message:
-    """Return a new assistant message with a fresh id, produced by a model."""
-    data = cast("dict[str, object]", source.to_dict())
-    model_source = ModelMessageSource.from_dict({**data, "kind": "model"})
-    return Message(id=_fresh_id(), role="assistant", content=tuple(content), source=model_source)
+    """Return a new assistant message with a fresh id, produced by the model that `source` names."""
+    named = ModelMessageSource.from_dict({**source.to_dict(), "kind": "model"})
+    return create_message("assistant", content, named)
 
 
 def create_tool_result_message(
-    call_id: str, content: Sequence[ContentBlock], *, is_error: bool | None = None
+    call_id: str, content: Sequence[ContentBlock], *, is_error: bool = False
 ) -> Message:
-    """Return a new user message that answers one tool call."""
+    """Return a new user message that answers the tool call `call_id`."""
     block = ToolResultBlock(tool_call_id=call_id, content=tuple(content), is_error=is_error)
-    return Message(
-        id=_fresh_id(), role="user", content=(block,), source=ToolMessageSource(call_id=call_id)
-    )
+    return create_message("user", (block,), ToolMessageSource(call_id=call_id))
+
+
+def freeze_message(data: Mapping[str, object]) -> Message:
+    """Return a detached, deep-frozen message that keeps its identity and its unknown keys.
+
+    Raises:
+        ValueError: a field is missing or wrong; the text names it.
+    """
+    return Message.from_dict(data)
+
+
+def bound_context_summary(summary: str) -> str:
+    """Cut the summary of a `notice` to `CONTEXT_SUMMARY_MAX_UNITS`, ending in an ellipsis then.
+
+    The bound counts UTF-16 units, as the pinned values do; a character outside the basic plane has
+    two and is never split.
+    """
+    if _units(summary) <= CONTEXT_SUMMARY_MAX_UNITS:
+        return summary
+    kept: list[str] = []
+    left = CONTEXT_SUMMARY_MAX_UNITS - 1  # one for the ellipsis
+    for char in summary:
+        left -= _units(char)
+        if left < 0:
+            break
+        kept.append(char)
+    return "".join(kept) + "\u2026"
+
+
+def _units(text: str) -> int:
+    """Count UTF-16 units."""
+    return len(text) + sum(1 for char in text if char > "\uffff")

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from trunkline_protocol.wire_model import WireModel
+from trunkline_protocol.wire_model import Flag, Integer, Text, WireModel
 
 ModelModality = Literal["text", "image"]
 
@@ -14,8 +14,8 @@ ModelModality = Literal["text", "image"]
 class LlmProviderInfo(WireModel):
     """Display data of one registered route."""
 
-    id: str
-    name: str
+    id: Text
+    name: Text
 
 
 class LlmModelInfo(WireModel):
@@ -29,50 +29,50 @@ class LlmModelInfo(WireModel):
         input_modalities: absent: unknown; a missing one is a negative capability.
     """
 
-    provider: str
-    id: str
-    name: str
-    description: str | None = None
+    provider: Text
+    id: Text
+    name: Text
+    description: Text | None = None
     input_modalities: tuple[ModelModality, ...] | None = None
 
 
 class LlmModelContext(WireModel):
     """Capacity of one exact route and model, in tokens, request and response together."""
 
-    context_window: int
+    context_window: Integer
 
 
 class LlmReasoningEffortInfo(WireModel):
     """One selectable reasoning effort."""
 
-    id: str
-    name: str
-    description: str | None = None
+    id: Text
+    name: Text
+    description: Text | None = None
 
 
 class LlmModelReasoningInfo(WireModel):
     """The reasoning efforts of one model in preferred order."""
 
     efforts: tuple[LlmReasoningEffortInfo, ...]
-    default_effort: str | None = None
+    default_effort: Text | None = None
 
 
 class LlmResolvedModelInfo(LlmModelInfo):
     """Everything its owner knows of one exact model."""
 
     context: LlmModelContext | None = None
-    default_max_tokens: int | None = None
+    default_max_tokens: Integer | None = None
     reasoning: LlmModelReasoningInfo | None = None
 
 
 class LlmConfigurableProvider(WireModel):
     """A route that a plugin can activate through configuration."""
 
-    provider: str
-    display_name: str
-    settings_ns: str
-    settings_path: tuple[str, ...]
-    declared: bool | None = None
+    provider: Text
+    display_name: Text
+    settings_ns: Text
+    settings_path: tuple[Text, ...]
+    declared: Flag | None = None
 
 
 class LlmModelDiscoveryRequest(WireModel):
@@ -85,16 +85,16 @@ class LlmModelDiscoveryRequest(WireModel):
         api_key: for this one interrogation; stored nowhere.
     """
 
-    provider: str | None = None
-    base_url: str | None = Field(default=None, alias="baseURL")
-    api: str | None = None
-    api_key: str | None = Field(default=None, repr=False)
+    provider: Text | None = None
+    base_url: Text | None = Field(default=None, alias="baseURL")
+    api: Text | None = None
+    api_key: Text | None = Field(default=None, repr=False)
 
 
 class LlmDiscoveredModel(WireModel):
     """One model an endpoint reports; most disclose nothing but the id."""
 
-    id: str
-    name: str | None = None
-    context_window: int | None = None
-    max_tokens: int | None = None
+    id: Text
+    name: Text | None = None
+    context_window: Integer | None = None
+    max_tokens: Integer | None = None

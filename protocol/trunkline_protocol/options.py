@@ -5,26 +5,26 @@ from __future__ import annotations
 from typing import Literal
 
 from trunkline_protocol.messages import Message
-from trunkline_protocol.wire_model import JsonValue, WireModel
+from trunkline_protocol.wire_model import Integer, JsonValue, Number, Text, WireModel
 
 
 class ToolSchema(WireModel):
     """A tool as the model sees it; `parameters` is a JSON Schema object."""
 
-    name: str
-    description: str
+    name: Text
+    description: Text
     parameters: JsonValue
 
 
 class LlmCallConfig(WireModel):
     """Provider, model, reasoning effort and sampling of one conversation's requests."""
 
-    provider: str
-    model: str
-    reasoning_effort: str | None = None
-    temperature: float | None = None
-    max_tokens: int | None = None
-    stop: tuple[str, ...] | None = None
+    provider: Text
+    model: Text
+    reasoning_effort: Text | None = None
+    temperature: Number | None = None
+    max_tokens: Integer | None = None
+    stop: tuple[Text, ...] | None = None
 
 
 class LlmCallConfigAdapterDefaults(WireModel):
@@ -51,14 +51,14 @@ class GenerateOptions(WireModel):
         purpose: class of an auxiliary call; ordinary conversation leaves it unset.
     """
 
-    provider: str
-    model: str
+    provider: Text
+    model: Text
     messages: tuple[Message, ...]
-    reasoning_effort: str | None = None
-    system: str | None = None
+    reasoning_effort: Text | None = None
+    system: Text | None = None
     tools: tuple[ToolSchema, ...] | None = None
-    temperature: float | None = None
-    max_tokens: int | None = None
-    stop: tuple[str, ...] | None = None
-    session_id: str | None = None
+    temperature: Number | None = None
+    max_tokens: Integer | None = None
+    stop: tuple[Text, ...] | None = None
+    session_id: Text | None = None
     purpose: Literal["compaction", "session-title"] | None = None

@@ -5,10 +5,26 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Self, cast
 
-from pydantic import AfterValidator, BaseModel, ConfigDict
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    ConfigDict,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+)
 from pydantic.alias_generators import to_camel
 
 from trunkline_protocol.frozen import FrozenDict, freeze, thaw
+
+# Scalars are strict, so that nothing is converted behind the caller's back; models are not, so that
+# lists become tuples and maps become models.
+Text = StrictStr
+Integer = StrictInt
+Number = StrictInt | StrictFloat
+Flag = StrictBool
 
 # Any lossless-JSON value, deep-frozen when the model is built.
 JsonValue = Annotated[object, AfterValidator(freeze)]
@@ -31,7 +47,7 @@ class WireModel(BaseModel):
         populate_by_name=True,
         frozen=True,
         extra="allow",
-        strict=True,
+        allow_inf_nan=False,
         hide_input_in_errors=True,
     )
 
@@ -62,4 +78,14 @@ class WireModel(BaseModel):
         Raises:
             ValueError: a field is missing or has a wrong type; the text names it.
         """
-        return cls.model_validate(dict(data))
+        try:
+            return cls.model_validate(dict(data))
+        except ValidationError as exc:
+            raise ValueError(first_error(exc)) from None  # the cause would show the input
+
+
+def first_error(exc: ValidationError) -> str:
+    """Say what is wrong first and where; never shows the value, which may be a prompt."""
+    error = exc.errors(include_url=False, include_context=False, include_input=False)[0]
+    path = ".".join(str(part) for part in error["loc"])
+    return f"{path}: {error['msg']}" if path else error["msg"]
