@@ -1,0 +1,592 @@
+"""Control frame kinds: one frozen class each; the type of a field names its check.
+
+The MessagePack key of a field is its name in camelCase; a field with a default may be missing.
+This file does not know how bytes look. SPEC.md section 3 explains each kind.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Final
+
+from trunkline_protocol import wire_checks as check
+from trunkline_protocol.ids import (
+    CallId,
+    ClientId,
+    Epoch,
+    Generation,
+    LeaseId,
+    PoolName,
+    QueryId,
+    RouteName,
+    StreamKey,
+)
+
+Version = Annotated[tuple[int, int], check.version]
+Uint = Annotated[int, check.uint]
+Number = Annotated[float, check.number]
+Flag = Annotated[bool, check.boolean]
+Name = Annotated[str, check.name]
+Text = Annotated[str, check.text]
+Secret = Annotated[bytes, check.binary]
+Recovery = Annotated[str, check.recovery]
+RoleName = Annotated[str, check.role]
+Names = Annotated[tuple[str, ...], check.names]
+Map = Annotated[Mapping[str, Any], check.mapping]
+Maps = Annotated[tuple[Mapping[str, Any], ...], check.mappings]
+Client = Annotated[ClientId, check.client_id]
+Call = Annotated[CallId, check.call_id]
+Key = Annotated[StreamKey, check.stream_key]
+Asked = Annotated[QueryId, check.query_id]
+Lease = Annotated[LeaseId, check.lease_id]
+Leases = Annotated[tuple[LeaseId, ...], check.lease_ids]
+Route = Annotated[RouteName, check.route_name]
+Pool = Annotated[PoolName, check.pool_name]
+Since = Annotated[Epoch, check.epoch]
+Born = Annotated[Generation, check.generation]
+
+_NO_BODY: Final = b""
+
+
+# --- greeting -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Client → broker: who speaks. Repeated on every connection and for every new epoch."""
+
+    KIND: ClassVar[bytes] = b"HELLO"
+    protocol: Version
+    client: Client
+    pid: Uint
+    name: Name = ""
+    features: Names = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Broker → client: the answer to `HELLO`; names the lane."""
+
+    KIND: ClassVar[bytes] = b"WELCOME"
+    protocol: Version
+    epoch: Since
+    lane: Text
+    version: Name = ""
+    features: Names = ()
+    max_open_calls: Uint = 0
+    orphan_timeout_ms: Uint = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Who:
+    """Broker → client or worker: this connection has not said `HELLO` / `REGISTER` yet."""
+
+    KIND: ClassVar[bytes] = b"WHO"
+    epoch: Since
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """Broker → client or worker: a frame was not accepted; nothing of it took effect.
+
+    Exactly one of `call`, `query` and `request` is set where the refusal belongs to one.
+    """
+
+    KIND: ClassVar[bytes] = b"REFUSED"
+    code: Name
+    message: Text
+    call: Call | None = None
+    attempt: Uint = 0
+    query: Asked | None = None
+    request: Uint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """Client → broker, worker → broker: I leave; broker → worker: you may leave now."""
+
+    KIND: ClassVar[bytes] = b"BYE"
+    reason: Text = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Stopping:
+    """Broker → client: no new calls from now on; `final` when the process is about to end."""
+
+    KIND: ClassVar[bytes] = b"STOPPING"
+    reason: Text = ""
+    restart: Flag = False
+
+
+# --- a call ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Open:
+    """Client → broker: start (or name again) one attempt. The body is the `GenerateOptions`.
+
+    Attributes:
+        attempt: 0 for the first; the broker's `RETRY` names the next.
+        recovery: "none" or "policy" (SPEC 6).
+        seen: the client has received chunks of this attempt, so it must not be started anew.
+        lease: the prepared call to dispatch, if any.
+        retry_offer: after a broker restart, the retry state the client remembers (SPEC 6.4).
+    """
+
+    KIND: ClassVar[bytes] = b"OPEN"
+    call: Call
+    attempt: Uint
+    stream_key: Key
+    provider: Route
+    model: Name
+    recovery: Recovery = "none"
+    seen: Flag = False
+    detachable: Flag = False
+    lease: Lease | None = None
+    retry_offer: Map | None = None
+    body: bytes = _NO_BODY
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """Broker → client: the attempt was given to a worker; facts captured with it."""
+
+    KIND: ClassVar[bytes] = b"ACCEPTED"
+    call: Call
+    attempt: Uint
+    pool: Pool
+    slot: Uint
+    generation: Born
+    window_chunks: Uint
+    window_bytes: Uint
+    policy: Map
+    token: Secret | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """Broker → client: the attempt waits for a place; that confirms the `OPEN`."""
+
+    KIND: ClassVar[bytes] = b"QUEUED"
+    call: Call
+    attempt: Uint
+    reason: Name = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Broker → worker: run one attempt, or re-bind it if it is held already (LANE 7)."""
+
+    KIND: ClassVar[bytes] = b"START"
+    call: Call
+    attempt: Uint
+    client: Client
+    stream_key: Key
+    provider: Route
+    model: Name
+    window_chunks: Uint
+    window_bytes: Uint
+    detachable: Flag = False
+    token: Secret | None = None
+    lease: Lease | None = None
+    body: bytes = _NO_BODY
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Broker → worker and client: the window of a running attempt changed (SPEC 4.4)."""
+
+    KIND: ClassVar[bytes] = b"WINDOW"
+    call: Call
+    attempt: Uint
+    window_chunks: Uint
+    window_bytes: Uint
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """Client → broker → worker: totals of one attempt (LANE 1, 4)."""
+
+    KIND: ClassVar[bytes] = b"CREDIT"
+    call: Call
+    attempt: Uint
+    received: Uint
+    consumed: Uint
+    consumed_bytes: Uint
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """Client → broker → worker: send again from `expected` on, before anything new (LANE 3)."""
+
+    KIND: ClassVar[bytes] = b"RESUME"
+    call: Call
+    attempt: Uint
+    expected: Uint
+
+
+@dataclass(frozen=True, slots=True)
+class Restated:
+    """One entry of `RESTATE`: all a new broker must know of a call that its client holds."""
+
+    call: CallId
+    attempt: int
+    stream_key: StreamKey
+    provider: RouteName
+    received: int
+    consumed: int
+    consumed_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Restate:
+    """Client → broker: positions of quiet calls, or of all calls for a new epoch (LANE 5, 8)."""
+
+    KIND: ClassVar[bytes] = b"RESTATE"
+    calls: Annotated[tuple[Restated, ...], check.list_of(Restated)]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One entry of `SENT`: the number of the next chunk that the worker will send."""
+
+    call: CallId
+    attempt: int
+    next: int
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """Broker → client: how far the workers of these calls have sent (LANE 5)."""
+
+    KIND: ClassVar[bytes] = b"SENT"
+    calls: Annotated[tuple[Progress, ...], check.list_of(Progress)]
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Client → broker → worker: stop; repeated until the call is reported ended (LANE 9)."""
+
+    KIND: ClassVar[bytes] = b"CANCEL"
+    call: Call
+    attempt: Uint
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Worker → broker → client: the attempt is over; its tail may still be on the lane (LANE 10).
+
+    Attributes:
+        last: number of chunks of the attempt, the terminal finish included.
+        finish: the finish reason, as a camelCase map.
+        usage: token usage map, if the provider told it.
+        figures: per-call measurements of the worker (chunks, ttftMs, durationMs, requestId …).
+    """
+
+    KIND: ClassVar[bytes] = b"ENDED"
+    call: Call
+    attempt: Uint
+    last: Uint
+    finish: Map
+    usage: Map | None = None
+    figures: Map | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Broker → client: nothing more comes for this attempt; it ends with the failure named here.
+
+    Sent where no worker can finish the attempt: no route, refused admission, worker death.
+    """
+
+    KIND: ClassVar[bytes] = b"FAILED"
+    call: Call
+    attempt: Uint
+    failure: Map
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Broker → client: nobody holds this attempt. Unseen: open it again; seen: `TRANSPORT`."""
+
+    KIND: ClassVar[bytes] = b"LOST"
+    call: Call
+    attempt: Uint
+
+
+@dataclass(frozen=True, slots=True)
+class CallRef:
+    """One entry of `DONE`."""
+
+    call: CallId
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Client → broker → worker: these attempts were received whole; forget them (LANE 10)."""
+
+    KIND: ClassVar[bytes] = b"DONE"
+    calls: Annotated[tuple[CallRef, ...], check.list_of(CallRef)]
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Broker → client: the failed attempt may be retried after `delay_ms` (SPEC 6)."""
+
+    KIND: ClassVar[bytes] = b"RETRY"
+    call: Call
+    attempt: Uint
+    retry_id: Name
+    provider: Route
+    mode: Name
+    policy_key: Text
+    retry: Uint
+    delay_ms: Number
+    failure: Map
+    max_retries: Uint | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RetryStarted:
+    """Broker → client: the delay is over; open attempt `attempt` now, or leave it."""
+
+    KIND: ClassVar[bytes] = b"RETRY_STARTED"
+    call: Call
+    attempt: Uint
+    retry_id: Name
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """Client → broker: send this nonce down my lane (LANE 6)."""
+
+    KIND: ClassVar[bytes] = b"PROBE"
+    nonce: Uint
+
+
+@dataclass(frozen=True, slots=True)
+class Attach:
+    """Client → broker → worker: take over a detached call (LANE 12)."""
+
+    KIND: ClassVar[bytes] = b"ATTACH"
+    call: Call
+    token: Secret
+    stream_key: Key
+    client: Client | None = None
+    window_chunks: Uint = 0
+    window_bytes: Uint = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Worker → broker → client: assembled blocks of a detached call, then chunks from `next`."""
+
+    KIND: ClassVar[bytes] = b"SNAPSHOT"
+    call: Call
+    attempt: Uint
+    next: Uint
+    body: bytes = _NO_BODY
+
+
+# --- queries --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """Client → broker (→ worker): one question; answered by one `REPLY`. The body is its argument.
+
+    Attributes:
+        op: what is asked (SPEC 7 lists them).
+        provider: route whose worker answers; empty for questions to the broker itself.
+        timeout_ms: how long the asker waits; the answerer stops then.
+    """
+
+    KIND: ClassVar[bytes] = b"QUERY"
+    query: Asked
+    op: Name
+    provider: Name = ""
+    timeout_ms: Uint = 0
+    body: bytes = _NO_BODY
+
+
+@dataclass(frozen=True, slots=True)
+class QueryCancel:
+    """Client → broker (→ worker): nobody waits for this answer any more."""
+
+    KIND: ClassVar[bytes] = b"QUERY_CANCEL"
+    query: Asked
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """Worker → broker → client: the answer; `failure` or a MessagePack body."""
+
+    KIND: ClassVar[bytes] = b"REPLY"
+    query: Asked
+    failure: Map | None = None
+    body: bytes = _NO_BODY
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Broker → client: something changed; payload-free (`adapters-updated`)."""
+
+    KIND: ClassVar[bytes] = b"EVENT"
+    event: Name
+
+
+# --- workers --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HeldCall:
+    """One entry of `REGISTER`: an attempt that the worker holds, running or ended."""
+
+    call: CallId
+    attempt: int
+    client: ClientId
+    stream_key: StreamKey
+    provider: RouteName
+    next: int
+    is_ended: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Register:
+    """Worker → broker: who speaks and what it holds. Repeated for every new epoch.
+
+    Attributes:
+        role: "starting", "standby", "serving" or "draining", as the last broker said.
+        token: the one-time secret that the broker handed to the process it spawned.
+    """
+
+    KIND: ClassVar[bytes] = b"REGISTER"
+    protocol: Version
+    pool: Pool
+    slot: Uint
+    generation: Born
+    pid: Uint
+    role: RoleName
+    token: Secret = b""
+    features: Names = ()
+    calls: Annotated[tuple[HeldCall, ...], check.list_of(HeldCall)] = ()
+    leases: Leases = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """Broker → worker: the answer to `REGISTER`; the generation that is now this worker's."""
+
+    KIND: ClassVar[bytes] = b"REGISTERED"
+    epoch: Since
+    lane: Text
+    generation: Born
+    orphan_timeout_ms: Uint = 0
+    features: Names = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Registrations:
+    """Worker → broker: everything this worker registers, whole and absolute; the first is READY.
+
+    Attributes:
+        request: counts up; the broker answers `COMMITTED` or `REFUSED` with it.
+        adapters: `[{"adapter": n, "routes": [{"info": {...}, "policy": {...}}]}]`, in order.
+        directory: registrations of configurable providers, `[{"entries": [...]}]`.
+        discovery: settings namespaces whose endpoints this worker can interrogate.
+    """
+
+    KIND: ClassVar[bytes] = b"REGISTRATIONS"
+    request: Uint
+    adapters: Maps
+    directory: Maps = ()
+    discovery: Names = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """Broker → worker: the registrations of this request are in force."""
+
+    KIND: ClassVar[bytes] = b"COMMITTED"
+    request: Uint
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Broker → worker: what it is from now on; "draining" means finish what runs."""
+
+    KIND: ClassVar[bytes] = b"ROLE"
+    role: RoleName
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """Worker → broker and back: I am alive; a worker adds what it has sent and its counters."""
+
+    KIND: ClassVar[bytes] = b"HEARTBEAT"
+    sent: Annotated[tuple[Progress, ...], check.list_of(Progress)] = ()
+    load: Map | None = None
+
+
+ClientFrame = (
+    Hello
+    | Bye
+    | Open
+    | Credit
+    | Resume
+    | Restate
+    | Cancel
+    | Done
+    | Probe
+    | Attach
+    | Query
+    | QueryCancel
+)
+"""What a client may send to the broker."""
+
+ToClientFrame = (
+    Welcome
+    | Who
+    | Refused
+    | Stopping
+    | Accepted
+    | Queued
+    | Window
+    | Sent
+    | Ended
+    | Failed
+    | Lost
+    | Retry
+    | RetryStarted
+    | Snapshot
+    | Reply
+    | Event
+)
+"""What the broker may send to a client."""
+
+WorkerFrame = Register | Registrations | Heartbeat | Ended | Snapshot | Reply | Bye
+"""What a worker may send to the broker."""
+
+ToWorkerFrame = (
+    Registered
+    | Who
+    | Refused
+    | Committed
+    | Role
+    | Heartbeat
+    | Start
+    | Window
+    | Credit
+    | Resume
+    | Cancel
+    | Done
+    | Attach
+    | Query
+    | QueryCancel
+    | Bye
+)
+"""What the broker may send to a worker."""
+
+Frame = ClientFrame | ToClientFrame | WorkerFrame | ToWorkerFrame

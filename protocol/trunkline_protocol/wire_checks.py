@@ -1,0 +1,191 @@
+"""Checks that turn one decoded MessagePack value into a field, or say what is wrong with it.
+
+A check raises `ValueError` with text that names what was expected, never what was received
+(a peer's bytes may be a secret). It knows nothing of frames.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from typing import Any, Final, Generic, TypeVar, cast
+
+from trunkline_protocol import ids, limits
+
+T = TypeVar("T")
+MAX_UINT: Final = 2**63 - 1
+RECOVERIES: Final = frozenset({"none", "policy"})
+ROLES: Final = frozenset({"starting", "standby", "serving", "draining"})
+
+
+def uint(value: object) -> int:
+    """Accept an integer from 0 to 2^63 - 1."""
+    if type(value) is int and 0 <= value <= MAX_UINT:
+        return value
+    raise ValueError("an integer from 0 to 2^63 - 1")
+
+
+def number(value: object) -> float:
+    """Accept a finite number of at least 0."""
+    if type(value) in (int, float):
+        as_float = float(cast("float", value))
+        if math.isfinite(as_float) and as_float >= 0:
+            return as_float
+    raise ValueError("a finite number of at least 0")
+
+
+def boolean(value: object) -> bool:
+    """Accept true or false."""
+    if isinstance(value, bool):
+        return value
+    raise ValueError("true or false")
+
+
+def name(value: object) -> str:
+    """Accept a short text."""
+    if type(value) is str and len(value) <= limits.MAX_NAME_BYTES:
+        return value
+    raise ValueError(f"a text of at most {limits.MAX_NAME_BYTES} characters")
+
+
+def text(value: object) -> str:
+    """Accept a text for people."""
+    if type(value) is str and len(value) <= limits.MAX_TEXT_BYTES:
+        return value
+    raise ValueError(f"a text of at most {limits.MAX_TEXT_BYTES} characters")
+
+
+def binary(value: object) -> bytes:
+    """Accept at most 64 bytes."""
+    if type(value) is bytes and len(value) <= 64:
+        return value
+    raise ValueError("at most 64 bytes")
+
+
+def _fixed(length: int) -> Callable[[object], bytes]:
+    def check(value: object) -> bytes:
+        if type(value) is bytes and len(value) == length:
+            return value
+        raise ValueError(f"exactly {length} bytes")
+
+    return check
+
+
+client_id = cast("Callable[[object], ids.ClientId]", _fixed(ids.CLIENT_ID_BYTES))
+call_id = cast("Callable[[object], ids.CallId]", _fixed(ids.CALL_ID_BYTES))
+stream_key = cast("Callable[[object], ids.StreamKey]", _fixed(ids.STREAM_KEY_BYTES))
+query_id = cast("Callable[[object], ids.QueryId]", _fixed(ids.QUERY_ID_BYTES))
+lease_id = cast("Callable[[object], ids.LeaseId]", _fixed(ids.LEASE_ID_BYTES))
+route_name = cast("Callable[[object], ids.RouteName]", name)
+pool_name = cast("Callable[[object], ids.PoolName]", name)
+epoch = cast("Callable[[object], ids.Epoch]", uint)
+
+
+def _choice(allowed: frozenset[str]) -> Callable[[object], str]:
+    expected = "one of " + ", ".join(sorted(allowed))
+
+    def check(value: object) -> str:
+        if type(value) is str and value in allowed:
+            return value
+        raise ValueError(expected)
+
+    return check
+
+
+recovery = _choice(RECOVERIES)
+role = _choice(ROLES)
+
+
+def _items(value: object) -> list[Any] | tuple[Any, ...]:
+    if isinstance(value, list | tuple):
+        items = cast("list[Any] | tuple[Any, ...]", value)
+        if len(items) <= limits.MAX_LIST_ENTRIES:
+            return items
+    raise ValueError(f"a list of at most {limits.MAX_LIST_ENTRIES} entries")
+
+
+def _pair(value: object) -> tuple[int, int]:
+    items = _items(value)
+    if len(items) < 2:
+        raise ValueError("a list of two integers")
+    return uint(items[0]), uint(items[1])
+
+
+def version(value: object) -> tuple[int, int]:
+    """Accept [major, minor]."""
+    return _pair(value)
+
+
+def generation(value: object) -> ids.Generation:
+    """Accept [epoch, number]."""
+    first, second = _pair(value)
+    return ids.Generation(ids.Epoch(first), second)
+
+
+def names(value: object) -> tuple[str, ...]:
+    """Accept a list of short texts."""
+    return tuple(name(item) for item in _items(value))
+
+
+def lease_ids(value: object) -> tuple[ids.LeaseId, ...]:
+    """Accept a list of lease ids."""
+    return tuple(lease_id(item) for item in _items(value))
+
+
+def _depth_left(value: object, left: int) -> None:
+    if left < 0:
+        raise ValueError(f"nested at most {limits.MAX_DEPTH} deep")
+    if isinstance(value, dict):
+        for item in cast("dict[object, object]", value).values():
+            _depth_left(item, left - 1)
+    elif isinstance(value, list | tuple):
+        for item in cast("list[object]", value):
+            _depth_left(item, left - 1)
+
+
+def mapping(value: object) -> Mapping[str, Any]:
+    """Accept a map with text keys, nested at most `MAX_DEPTH` deep."""
+    if isinstance(value, dict):
+        items = cast("dict[object, object]", value)
+        if all(type(key) is str for key in items):
+            _depth_left(items, limits.MAX_DEPTH)
+            return cast("dict[str, Any]", items)
+    raise ValueError("a map with text keys")
+
+
+def mappings(value: object) -> tuple[Mapping[str, Any], ...]:
+    """Accept a list of maps."""
+    return tuple(mapping(item) for item in _items(value))
+
+
+_BY_TYPE: Final[dict[str, Callable[[object], Any]]] = {
+    "int": uint,
+    "bool": boolean,
+    "CallId": call_id,
+    "ClientId": client_id,
+    "StreamKey": stream_key,
+    "RouteName": route_name,
+}
+
+
+class list_of(Generic[T]):  # noqa: N801  it reads as a function where it is used
+    """A check for a list of positional entries of one dataclass; more fields may follow."""
+
+    def __init__(self, entry: Callable[..., T]) -> None:
+        self._entry = entry
+        self._checks = tuple(_BY_TYPE[str(item.type)] for item in fields(cast("Any", entry)))
+
+    def __call__(self, value: object) -> tuple[T, ...]:
+        """Accept a list of lists.
+
+        Raises:
+            ValueError: too many entries, an entry too short or with a wrong field.
+        """
+        return tuple(self._made(_items(item)) for item in _items(value))
+
+    def _made(self, values: Sequence[object]) -> T:
+        if len(values) < len(self._checks):
+            raise ValueError(f"a list of entries with {len(self._checks)} fields")
+        checked = [test(part) for test, part in zip(self._checks, values, strict=False)]
+        return self._entry(*checked)
