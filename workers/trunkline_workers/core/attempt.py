@@ -1,0 +1,229 @@
+"""One attempt in the worker: numbering, framing, credit and the resend window (SPEC 4, 5).
+
+Frames are encoded once and kept as bytes until they were received, so a resend is the same bytes
+and a consumer's totals in chunks and in bytes always belong together. This file does not know
+which events are legal when; that is the table in `calls`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from trunkline_protocol.chunks import Finish, FinishReason
+from trunkline_protocol.codec import encode_lane, pack_body
+from trunkline_protocol.failure import Code, LlmFailure
+from trunkline_protocol.frames import Ended, HeldCall, Start
+from trunkline_protocol.limits import (
+    MAX_LANE_BODY_BYTES,
+    MAX_LANE_CHUNKS,
+    MAX_LANE_FRAME_BYTES,
+    MIN_FRAME_COST_BYTES,
+)
+
+
+class AttemptState(Enum):
+    """States of an attempt that the worker holds (SPEC 5.1; GONE ones are not held)."""
+
+    RUNNING = "running"
+    PAUSED = "paused"  # no credit, or chunks wait for some
+    TAIL = "tail"  # the finish was sent
+
+
+class KeptFrame(NamedTuple):
+    """A frame that was sent and may have to be sent again."""
+
+    end: int  # number of the chunk after its last one
+    frame: bytes
+
+
+class Ending(NamedTuple):
+    """The finish that the adapter gave, before or after it was sent."""
+
+    finish: Mapping[str, Any]
+    usage: Mapping[str, Any] | None
+    figures: dict[str, Any]
+
+
+class Attempt:
+    """Chunks of one attempt on their way to one client.
+
+    Attributes:
+        start: the frame that began it; client and window of the latest `START` count.
+        state: assigned by `calls.WorkerCalls` alone.
+        sent: chunks sent so far, so also the number of the next one.
+        sent_bytes: cost of the frames sent so far (SPEC 4.2).
+        received: everything below it has arrived at the client.
+        consumed: chunks the application has taken, `consumed_bytes` their frames' cost.
+        ending: set once the adapter has finished.
+        started_s: when it began, monotonic.
+        first_s: when its first chunk came from the adapter.
+        last_word_s: when anything was last heard of it.
+    """
+
+    __slots__ = (
+        "_fit",
+        "_kept",
+        "_pending",
+        "client",
+        "consumed",
+        "consumed_bytes",
+        "ending",
+        "first_s",
+        "last_word_s",
+        "received",
+        "sent",
+        "sent_bytes",
+        "start",
+        "started_s",
+        "state",
+        "window_bytes",
+        "window_chunks",
+    )
+
+    def __init__(self, start: Start, now_s: float) -> None:
+        self.start = start
+        self.client = start.client
+        self.window_chunks = start.window_chunks
+        self.window_bytes = start.window_bytes
+        self.state = AttemptState.RUNNING
+        self.sent = self.sent_bytes = 0
+        self.received = self.consumed = self.consumed_bytes = 0
+        self.ending: Ending | None = None
+        self.started_s = self.last_word_s = now_s
+        self.first_s: float | None = None
+        self._kept: deque[KeptFrame] = deque()
+        self._pending: list[Sequence[Any]] = []
+        self._fit = MAX_LANE_CHUNKS  # how many chunks of late fitted into one frame
+
+    @property
+    def room(self) -> int:
+        """Chunks that may be sent now: 0 when the credit in chunks or in bytes is used up."""
+        if self.sent_bytes >= self.consumed_bytes + self.window_bytes:
+            return 0
+        return max(0, self.consumed + self.window_chunks - self.sent)
+
+    @property
+    def pending_count(self) -> int:
+        """Chunks that wait for credit; never more than one item of the adapter."""
+        return len(self._pending)
+
+    @property
+    def kept_bytes(self) -> int:
+        """Size of the resend window."""
+        return sum(len(kept.frame) for kept in self._kept)
+
+    def rebind(self, start: Start) -> None:
+        """Take the client and the window of a repeated `START`."""
+        self.client = start.client
+        self.window_chunks, self.window_bytes = start.window_chunks, start.window_bytes
+
+    def take_totals(self, received: int, consumed: int, consumed_bytes: int) -> bool:
+        """Take the totals of a `CREDIT` and free what was received.
+
+        Returns:
+            `False`, with nothing changed, if a total passes what was sent or what was received.
+        """
+        if received > self.sent or consumed > received or consumed_bytes > self.sent_bytes:
+            return False
+        self.consumed = max(self.consumed, consumed)
+        self.consumed_bytes = max(self.consumed_bytes, consumed_bytes)
+        if received > self.received:
+            self.received = received
+            while self._kept and self._kept[0].end <= received:
+                self._kept.popleft()
+        return True
+
+    def frames_from(self, expected: int) -> list[bytes]:
+        """Return the kept frames that hold chunk `expected` or a later one, oldest first."""
+        return [kept.frame for kept in self._kept if kept.end > expected]
+
+    def queue(self, arrays: Sequence[Sequence[Any]]) -> None:
+        """Put chunks, as lane arrays, behind those that wait."""
+        self._pending.extend(arrays)
+
+    def cut_frames(self) -> list[bytes]:
+        """Number and encode what credit allows of the waiting chunks, as few frames as possible.
+
+        A chunk that has no form on the lane, or is larger than any receiver accepts, is replaced
+        by an `error` finish, with everything after it dropped; `ending` is that finish then.
+        """
+        frames: list[bytes] = []
+        while self._pending and (room := self.room):
+            frame, count = self._encode(min(room, self._fit, len(self._pending)))
+            del self._pending[:count]
+            self.sent += count
+            self.sent_bytes += max(MIN_FRAME_COST_BYTES, len(frame))
+            self._kept.append(KeptFrame(self.sent, frame))
+            frames.append(frame)
+        return frames
+
+    def _encode(self, count: int) -> tuple[bytes, int]:
+        """Encode at most `count` waiting chunks into at most one frame's bytes, or one chunk."""
+        pending = self._pending
+        while True:
+            try:
+                arrays = pending if count == len(pending) else pending[:count]
+                frame = encode_lane(self.start.stream_key, self.sent, arrays)
+            # What msgpack raises for a value it has no form for; lone surrogates are ValueErrors.
+            except (TypeError, ValueError, OverflowError):
+                self._spoil()
+                count = min(count, len(pending))
+                continue
+            size = len(frame)
+            if size <= MAX_LANE_FRAME_BYTES:
+                if size * 2 < MAX_LANE_FRAME_BYTES:
+                    self._fit = min(MAX_LANE_CHUNKS, max(self._fit, count * 2))
+                return frame, count
+            if count == 1:
+                if size <= MAX_LANE_BODY_BYTES:
+                    return frame, 1
+                self._spoil()
+                continue
+            # Proportional, so a run of equal chunks fits at the second try.
+            self._fit = count = max(1, count * MAX_LANE_FRAME_BYTES // size)
+
+    def _spoil(self) -> None:
+        """End the attempt with an error in place of the first chunk that cannot be sent."""
+        at = next(i for i, array in enumerate(self._pending) if not _is_sendable(array))
+        reason = FinishReason("error", LlmFailure(_UNSENDABLE, Code.INVARIANT))
+        self._pending[at:] = [Finish(reason).to_array()]
+        self.ending = Ending(reason.to_dict(), None, {})
+
+    def ended(self) -> Ended:
+        """Return the report of the end.
+
+        Raises:
+            AssertionError: the adapter has not finished.
+        """
+        if self.ending is None:
+            raise AssertionError("only an attempt with an ending is reported")
+        start, ending = self.start, self.ending
+        return Ended(
+            start.call, start.attempt, self.sent, ending.finish, ending.usage, ending.figures
+        )
+
+    def held(self) -> HeldCall:
+        """Return the entry for `REGISTER`."""
+        start = self.start
+        return HeldCall(
+            start.call,
+            start.attempt,
+            self.client,
+            start.stream_key,
+            start.provider,
+            self.sent,
+            self.state is AttemptState.TAIL,
+        )
+
+
+_UNSENDABLE: Final = "the adapter emitted a chunk that has no form on the lane"
+
+
+def _is_sendable(array: Sequence[Any]) -> bool:
+    try:
+        return len(pack_body(array)) <= MAX_LANE_BODY_BYTES - 64  # room for header and array head
+    except (TypeError, ValueError, OverflowError):
+        return False

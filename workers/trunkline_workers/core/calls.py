@@ -1,0 +1,383 @@
+"""The attempts of this worker: the table of SPEC 5.1, frames and chunks in, effects out.
+
+Pure: `now_s` is the monotonic time of the caller, no method raises for what a peer sent, and the
+caller performs the effects in order. It knows neither adapters nor sockets. Joined back to back
+with the client's core over a link that loses, doubles and reorders, every stream arrives whole.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from trunkline_protocol.chunks import Finish, FinishReason
+from trunkline_protocol.failure import Code, LlmFailure
+from trunkline_protocol.frames import (
+    Cancel,
+    Credit,
+    Done,
+    Ended,
+    HeldCall,
+    Progress,
+    Resume,
+    Start,
+    Window,
+)
+from trunkline_protocol.ids import CallId, ClientId
+from trunkline_protocol.limits import (
+    MAX_ENDED_CALLS,
+    MAX_LIST_ENTRIES,
+    MAX_OPEN_CALLS_PER_WORKER,
+    RETENTION_S,
+)
+
+from trunkline_workers.core.attempt import Attempt, AttemptState, Ending
+from trunkline_workers.core.effects import (
+    Begin,
+    CallEffect,
+    Count,
+    Pull,
+    SendControl,
+    SendLane,
+    Stop,
+)
+
+_Key = tuple[CallId, int]
+_Effects = list[CallEffect]
+
+_CANCELLED: Final = LlmFailure("the call was cancelled", Code.ABORTED)
+_FULL: Final = LlmFailure(
+    f"this worker already runs {MAX_OPEN_CALLS_PER_WORKER} calls", Code.OVERLOADED
+)
+
+
+@dataclass(slots=True)
+class _Gone:
+    """An ended attempt whose chunks are forgotten; kept so that it is never started again."""
+
+    ended: Ended
+    last_word_s: float
+
+
+class WorkerCalls:
+    """All attempts of one worker: running, ended with a tail, and remembered ones."""
+
+    def __init__(self) -> None:
+        self._held: dict[_Key, Attempt] = {}
+        self._tails: OrderedDict[_Key, Attempt] = OrderedDict()  # those of _held in TAIL
+        self._gone: OrderedDict[_Key, _Gone] = OrderedDict()  # the longest unheard of first
+
+    # --- facts for the shell and for REGISTER, HEARTBEAT ---------------------------------------
+
+    def room(self, call: CallId, attempt: int) -> int:
+        """Tell how many chunks may be pulled before the next `on_chunks`; 0 means wait for `Pull`.
+
+        Also 0 for an attempt that is over or unknown.
+        """
+        found = self._held.get((call, attempt))
+        if found is None or found.state is not AttemptState.RUNNING:
+            return 0
+        return found.room
+
+    def may_pull(self, call: CallId, attempt: int) -> bool:
+        """Tell whether the adapter of an attempt may be asked for more."""
+        return self.room(call, attempt) > 0
+
+    @property
+    def running_count(self) -> int:
+        """Attempts whose finish was not sent yet."""
+        return len(self._held) - len(self._tails)
+
+    @property
+    def tail_count(self) -> int:
+        """Attempts that only wait to be received."""
+        return len(self._tails)
+
+    def progress(self) -> tuple[Progress, ...]:
+        """Return how far each attempt with unreceived chunks was sent; the oldest first."""
+        entries = (
+            Progress(call, attempt, found.sent)
+            for (call, attempt), found in self._held.items()
+            if found.received < found.sent
+        )
+        return tuple(entry for entry, _ in zip(entries, range(MAX_LIST_ENTRIES), strict=False))
+
+    def held(self) -> tuple[HeldCall, ...]:
+        """Return every attempt held, for `REGISTER`; running ones first."""
+        found = sorted(self._held.values(), key=lambda one: one.state is AttemptState.TAIL)
+        return tuple(one.held() for one in found[:MAX_LIST_ENTRIES])
+
+    def endings(self) -> tuple[Ended, ...]:
+        """Return the report of every ended attempt whose tail is still held."""
+        return tuple(one.ended() for one in self._tails.values())
+
+    def running(self) -> tuple[_Key, ...]:
+        """Name every attempt whose finish was not sent yet."""
+        return tuple(key for key in self._held if key not in self._tails)
+
+    # --- frames --------------------------------------------------------------------------------
+
+    def on_start(self, start: Start, now_s: float) -> _Effects:
+        """Begin an attempt, or bind one that is known to the client and window named here.
+
+        Returns:
+            `Begin` for a new one; `ENDED` again for an ended one; `Pull` if the new window lets
+            it go on. Beyond `MAX_OPEN_CALLS_PER_WORKER` it ends at once in `OVERLOADED`.
+        """
+        key = (start.call, start.attempt)
+        found = self._held.get(key)
+        if found is not None:
+            found.rebind(start)
+            if found.state is AttemptState.TAIL:
+                self._touch(key, found, now_s)
+                return [SendControl(found.ended())]
+            return self._go_on(key, found, now_s)
+        gone = self._gone.get(key)
+        if gone is not None:
+            return self._again(key, gone, now_s)
+        found = self._held[key] = Attempt(start, now_s)
+        if self.running_count > MAX_OPEN_CALLS_PER_WORKER:
+            finish = Finish(FinishReason("error", _FULL))
+            return self.on_finish(start.call, start.attempt, finish, None, now_s)
+        return [Begin(start)]
+
+    def on_window(self, frame: Window, now_s: float) -> _Effects:
+        """Take a changed window; `Pull` if it lets a paused attempt go on."""
+        key = (frame.call, frame.attempt)
+        found = self._held.get(key)
+        if found is None:
+            return [Count("frames_of_unknown_calls")]
+        found.window_chunks, found.window_bytes = frame.window_chunks, frame.window_bytes
+        return self._go_on(key, found, now_s)
+
+    def on_credit(self, frame: Credit, now_s: float) -> _Effects:
+        """Take the totals that the client has received and consumed since the attempt began.
+
+        Returns:
+            Frames that waited for credit, then `Pull` or, behind a finish, `ENDED`. Only a
+            count, and no change, if a total passes what was sent (SPEC 4.3).
+        """
+        key = (frame.call, frame.attempt)
+        found = self._held.get(key)
+        if found is None:
+            return [Count("frames_of_unknown_calls")]
+        if not found.take_totals(frame.received, frame.consumed, frame.consumed_bytes):
+            return [Count("bad_credit")]
+        return self._go_on(key, found, now_s)
+
+    def on_resume(self, frame: Resume, now_s: float) -> _Effects:
+        """Send again from `expected` on, before anything new."""
+        key = (frame.call, frame.attempt)
+        found = self._held.get(key)
+        if found is None:
+            return [Count("frames_of_unknown_calls")]
+        if frame.expected > found.sent:
+            return [Count("bad_resume")]
+        self._touch(key, found, now_s)
+        frames = found.frames_from(frame.expected)
+        effects: _Effects = [SendLane(found.client, kept) for kept in frames]
+        return [*effects, Count("frames_resent", len(frames))] if frames else effects
+
+    def on_cancel(self, frame: Cancel, now_s: float) -> _Effects:
+        """Stop an attempt and forget its tail.
+
+        Returns:
+            `Stop` for a running one; always `ENDED`, also for an attempt that nobody started,
+            which from then on is remembered, so that a `START` that comes late starts nothing.
+        """
+        key = (frame.call, frame.attempt)
+        gone = self._gone.get(key)
+        if gone is not None:
+            return self._again(key, gone, now_s)
+        found = self._held.get(key)
+        if found is not None and found.state is AttemptState.TAIL:
+            return [SendControl(self._forget(key, found, now_s))]
+        ended = _aborted(frame.call, frame.attempt, 0 if found is None else found.sent)
+        self._remember(key, ended, now_s)
+        if found is None:
+            return [SendControl(ended)]
+        del self._held[key]
+        return [Stop(frame.call, frame.attempt), SendControl(ended)]
+
+    def on_done(self, frame: Done, now_s: float) -> _Effects:
+        """Forget attempts that were received whole; a running one is counted and goes on."""
+        effects: _Effects = []
+        for ref in frame.calls:
+            key = (ref.call, ref.attempt)
+            found = self._held.get(key)
+            if found is None:
+                continue  # done before: DONE may be repeated
+            if found.state is AttemptState.TAIL:
+                self._forget(key, found, now_s)
+            else:
+                effects.append(Count("bad_done"))
+        return effects
+
+    def on_client_gone(self, client: ClientId, now_s: float) -> _Effects:
+        """Stop and forget everything of a client; nobody is told."""
+        effects: _Effects = []
+        for key, found in list(self._held.items()):
+            if found.client != client:
+                continue
+            if found.state is AttemptState.TAIL:
+                self._forget(key, found, now_s)
+                continue
+            del self._held[key]
+            self._remember(key, _aborted(*key, found.sent), now_s)
+            effects.append(Stop(*key))
+        return effects
+
+    # --- the adapter ---------------------------------------------------------------------------
+
+    def on_chunks(
+        self, call: CallId, attempt: int, arrays: Sequence[Sequence[Any]], now_s: float
+    ) -> _Effects:
+        """Number and send chunks of the adapter; what passes the credit waits here.
+
+        Args:
+            call: with `attempt`, the attempt they belong to.
+            attempt: counts from 0.
+            arrays: lane arrays (`chunks.chunk_to_array`), none of them a finish.
+            now_s: monotonic seconds.
+
+        Returns:
+            Lane frames. `room` is 0 afterwards if the credit is used up. Also `Stop` and `ENDED`
+            if a chunk has no form on the lane. Only a count for an attempt that is over.
+        """
+        found = self._held.get((call, attempt))
+        if found is None or found.ending is not None:
+            return [Count("late_chunks", len(arrays))]
+        if found.first_s is None and arrays:
+            found.first_s = now_s
+        found.queue(arrays)
+        return self._send(found, now_s)
+
+    def on_finish(
+        self,
+        call: CallId,
+        attempt: int,
+        finish: Finish,
+        usage: Mapping[str, Any] | None,
+        now_s: float,
+    ) -> _Effects:
+        """Take the terminal finish, send it behind what waits, and report the end once it is out.
+
+        Args:
+            call: with `attempt`, the attempt that ended.
+            attempt: counts from 0.
+            finish: the one terminal finish; a second one is only counted.
+            usage: the token counts as a camelCase map, if known; reported in `ENDED`.
+            now_s: monotonic seconds.
+        """
+        found = self._held.get((call, attempt))
+        if found is None or found.ending is not None:
+            return [Count("late_chunks")]
+        if found.first_s is None:
+            found.first_s = now_s
+        found.queue((finish.to_array(),))
+        found.ending = Ending(_compact(finish.reason), usage, _figures(found, finish, now_s))
+        return self._send(found, now_s)
+
+    def on_tick(self, now_s: float) -> _Effects:
+        """Forget tails and ended attempts of which nothing was heard for `RETENTION_S`."""
+        dropped = 0
+        while self._tails:
+            key, tail = next(iter(self._tails.items()))
+            if now_s - tail.last_word_s < RETENTION_S:
+                break
+            self._forget(key, tail, now_s)
+            dropped += 1
+        while self._gone:
+            key, gone = next(iter(self._gone.items()))
+            if now_s - gone.last_word_s < RETENTION_S:
+                break
+            del self._gone[key]
+        return [Count("tails_expired", dropped)] if dropped else []
+
+    # --- transitions ---------------------------------------------------------------------------
+
+    def _go_on(self, key: _Key, found: Attempt, now_s: float) -> _Effects:
+        """Use new credit: send what waits; `Pull` if that leaves some for the adapter."""
+        self._touch(key, found, now_s)
+        if found.state is not AttemptState.PAUSED:
+            return []
+        effects = self._send(found, now_s)
+        if found.ending is None and found.room > 0:
+            effects.append(Pull(*key))
+        return effects
+
+    def _send(self, found: Attempt, now_s: float) -> _Effects:
+        """Send what credit allows and take the state that follows from it."""
+        had_ending = found.ending is not None
+        effects: _Effects = [SendLane(found.client, frame) for frame in found.cut_frames()]
+        key = (found.start.call, found.start.attempt)
+        if found.ending is not None and not had_ending:
+            effects.append(Stop(*key))  # the rest of the adapter's stream has nowhere to go
+        if found.ending is not None and found.pending_count == 0:
+            found.state = AttemptState.TAIL
+            found.last_word_s = now_s
+            self._tails[key] = found
+            effects.append(SendControl(found.ended()))
+            effects.extend(self._bound_tails(now_s))
+        elif found.room == 0:
+            found.state = AttemptState.PAUSED
+        else:
+            found.state = AttemptState.RUNNING
+        return effects
+
+    def _touch(self, key: _Key, found: Attempt, now_s: float) -> None:
+        """Restart the retention time."""
+        found.last_word_s = now_s
+        if found.state is AttemptState.TAIL:
+            self._tails.move_to_end(key)
+
+    def _again(self, key: _Key, gone: _Gone, now_s: float) -> _Effects:
+        gone.last_word_s = now_s
+        self._gone.move_to_end(key)
+        return [SendControl(gone.ended)]
+
+    def _forget(self, key: _Key, tail: Attempt, now_s: float) -> Ended:
+        """TAIL → GONE."""
+        del self._held[key]
+        del self._tails[key]
+        ended = tail.ended()
+        self._remember(key, ended, now_s)
+        return ended
+
+    def _remember(self, key: _Key, ended: Ended, now_s: float) -> None:
+        self._gone[key] = _Gone(ended, now_s)
+        if len(self._gone) > MAX_ENDED_CALLS:
+            self._gone.popitem(last=False)
+
+    def _bound_tails(self, now_s: float) -> _Effects:
+        """Keep at most `MAX_OPEN_CALLS_PER_WORKER` tails: the longest unheard of goes."""
+        if len(self._tails) <= MAX_OPEN_CALLS_PER_WORKER:
+            return []
+        key, tail = next(iter(self._tails.items()))
+        self._forget(key, tail, now_s)
+        return [Count("tails_evicted")]
+
+
+def _aborted(call: CallId, attempt: int, last: int) -> Ended:
+    return Ended(call, attempt, last, FinishReason("aborted", _CANCELLED).to_dict())
+
+
+def _compact(reason: FinishReason) -> dict[str, Any]:
+    """Return what `ENDED` says of a finish; keys of other kinds travel on the lane alone."""
+    return FinishReason(reason.kind, reason.failure).to_dict()
+
+
+def _figures(found: Attempt, finish: Finish, now_s: float) -> dict[str, Any]:
+    """Return the measurements of an attempt; a waiting finish has not been sent yet."""
+    first_s = now_s if found.first_s is None else found.first_s
+    figures: dict[str, Any] = {
+        "chunks": found.sent + found.pending_count,
+        "ttftMs": round((first_s - found.started_s) * 1000, 3),
+        "durationMs": round((now_s - found.started_s) * 1000, 3),
+    }
+    failure = finish.reason.failure
+    if failure is not None and failure.request_id is not None:
+        figures["requestId"] = failure.request_id
+    return figures

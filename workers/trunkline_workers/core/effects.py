@@ -1,0 +1,111 @@
+"""What the worker's cores tell the shell to do; imperative, performed in order, closed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trunkline_protocol.frames import Query, Start, WorkerFrame
+from trunkline_protocol.ids import CallId, ClientId, QueryId
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Run the adapter for this attempt; sent once per attempt."""
+
+    start: Start
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Cancel the pulling of this attempt and close the adapter's iterator."""
+
+    call: CallId
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pull:
+    """Credit came back: the paused pulling of this attempt may go on."""
+
+    call: CallId
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendLane:
+    """Send an encoded lane frame to a client."""
+
+    client: ClientId
+    frame: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SendControl:
+    """Send a control frame to the broker."""
+
+    frame: WorkerFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Add to a counter."""
+
+    name: str
+    amount: int = 1
+
+
+CallEffect = Begin | Stop | Pull | SendLane | SendControl | Count
+"""What `calls.WorkerCalls` may ask for."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectLane:
+    """Connect the lane socket there; the same endpoint again changes nothing."""
+
+    endpoint: str
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAdapter:
+    """The broker knows this process: acquire what the adapter needs, then register its routes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolve:
+    """A request for registrations was decided.
+
+    Attributes:
+        request: its number.
+        code: of the refusal; `None`: committed.
+        message: of the refusal, for people.
+    """
+
+    request: int
+    code: str | None = None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Work out the answer to a query and send it as `REPLY`."""
+
+    query: Query
+
+
+@dataclass(frozen=True, slots=True)
+class DropAnswer:
+    """Nobody waits for the answer to this query any more."""
+
+    query: QueryId
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """Stop every attempt, close the adapter and end the process."""
+
+    code: int
+    reason: str = ""
+
+
+Effect = CallEffect | ConnectLane | OpenAdapter | Resolve | Answer | DropAnswer | Exit
+"""What `worker.WorkerCore` may ask for."""
