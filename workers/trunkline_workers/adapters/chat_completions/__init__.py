@@ -1,0 +1,1 @@
+"""The adapter of every provider that speaks the chat-completions API."""

@@ -1,0 +1,1 @@
+"""A language model on this machine: llama.cpp in the worker process."""

@@ -1,0 +1,369 @@
+"""What every HTTP adapter shares: a client that counts its connections, and one bounded response.
+
+The API is httpx; the transport under it is aiohttp (`httpx-aiohttp`), which costs a fifth per read,
+or httpx's own where HTTP/2 is asked for. Library retries and redirects are off. Proxies and
+certificates come from the environment (`HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FILE` …), as far as the
+worker's configuration passes those variables on.
+
+A connection is owned by a task of this client from the request to the close, not by the task that
+reads: cancelling a reader twice, or before the first byte, then can't leak a connection
+(encode/httpx#3782). This file knows no provider.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping
+from dataclasses import dataclass
+from typing import Any, Final, Literal, TypeVar, cast
+
+import httpx
+from httpx_aiohttp import HttpxAiohttpClient
+
+from trunkline_protocol.attribution import attribution_headers
+from trunkline_protocol.failure import Code, LlmError, LlmFailure
+from trunkline_workers.clocks import StreamClocks, StreamLimits
+from trunkline_workers.watchdog import Watchdog
+
+_T = TypeVar("_T")
+TransportName = Literal["aiohttp", "httpx"]
+
+_DRAIN_S: Final = 0.1  # for the end of a body that is complete, so that its connection is reused
+_CLOSE_S: Final = 5.0  # for all connections when the worker ends
+_DECODABLE: Final = frozenset({"", "identity", "gzip", "deflate"})
+
+
+@dataclass(frozen=True, slots=True)
+class ClientOptions:
+    """How a client connects.
+
+    Attributes:
+        max_connections: calls that may hold a connection at a time; more wait.
+        transport: `aiohttp`, or `httpx` for its own.
+        http2: speak HTTP/2 where the server does; needs the `httpx` transport and the `h2` package.
+        trust_env: take proxies and certificates from the environment.
+    """
+
+    max_connections: int = 256
+    transport: TransportName = "aiohttp"
+    http2: bool = False
+    trust_env: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class HttpRequest:
+    """One request; `headers` may hold a key and never appear in a text."""
+
+    method: str
+    url: str
+    headers: Mapping[str, str]
+    content: bytes | None = None
+
+
+class HttpClient:
+    """Connections to one provider."""
+
+    def __init__(self, options: ClientOptions) -> None:
+        """Describe the client; nothing is opened yet.
+
+        Raises:
+            ValueError: HTTP/2 is asked for and can't be had.
+        """
+        self._options = options
+        self._client: httpx.AsyncClient | None = None
+        self._slots = asyncio.Semaphore(options.max_connections)
+        self._in_use = 0
+        self._owners: set[asyncio.Task[Any]] = set()
+
+    @property
+    def in_use(self) -> int:
+        """Connections that calls hold at this moment."""
+        return self._in_use
+
+    async def open(self) -> None:
+        """Make the client ready; needs a running loop.
+
+        Raises:
+            ValueError: HTTP/2 is asked for and the package for it is missing.
+        """
+        if self._client is None:
+            self._client = _new_client(self._options)
+
+    async def close(self) -> None:
+        """Close every connection; responses that are still open are cut."""
+        owners = list(self._owners)
+        for task in owners:
+            task.cancel()
+        if owners:
+            await asyncio.wait(owners, timeout=_CLOSE_S)
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def send(self, request: HttpRequest, limits: StreamLimits) -> HttpResponse:
+        """Send a request and wait for the head of its answer.
+
+        Safe to cancel: the connection is closed and its slot returned, whatever point was reached.
+
+        Raises:
+            LlmError: `TIMEOUT` with the name of the limit, `TRANSPORT`, or `INVALID_REQUEST` for a
+                request that can't be sent.
+        """
+        await self._take_slot(limits)
+        clocks = StreamClocks(limits)
+        exchange = _Exchange(self, request, limits)
+        watchdog = Watchdog(asyncio.get_running_loop())
+        response = HttpResponse(exchange, clocks, watchdog)
+        try:
+            await response.receive_head()
+        except BaseException:
+            await response.close()
+            raise
+        return response
+
+    async def _take_slot(self, limits: StreamLimits) -> None:
+        if self._client is None:
+            raise AssertionError("the client is used before open()")
+        try:
+            async with asyncio.timeout(limits.pool_s):
+                await self._slots.acquire()
+        except TimeoutError:
+            text = f"no free connection within {limits.pool_s:g} s (pool limit of this worker)"
+            raise LlmError(LlmFailure(text, Code.TRANSPORT)) from None
+        self._in_use += 1
+
+    def return_slot(self) -> None:
+        """Give back the slot of an exchange that has ended."""
+        self._in_use -= 1
+        self._slots.release()
+
+    def own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run work that must end even if the call that needs it is gone; `close` awaits it."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._owners.add(task)
+        task.add_done_callback(self._owners.discard)
+        return task
+
+    def stream(
+        self, request: HttpRequest, limits: StreamLimits
+    ) -> contextlib.AbstractAsyncContextManager[httpx.Response]:
+        """Return httpx's own context of a streamed request."""
+        if self._client is None:
+            raise AssertionError("the client is used before open()")
+        timeout = httpx.Timeout(None, connect=limits.connect_s)
+        return self._client.stream(
+            request.method,
+            request.url,
+            headers=request.headers,
+            content=request.content,
+            timeout=timeout,
+        )
+
+
+def _new_client(options: ClientOptions) -> httpx.AsyncClient:
+    headers = {**attribution_headers(), "accept-encoding": "identity"}
+    settings: dict[str, Any] = {  # httpx's own parameter types differ per parameter
+        "headers": headers,
+        "limits": httpx.Limits(
+            max_connections=options.max_connections,
+            max_keepalive_connections=options.max_connections,
+            keepalive_expiry=30.0,
+        ),
+        "trust_env": options.trust_env,
+        "follow_redirects": False,
+        "event_hooks": {"request": [_attribute]},
+    }
+    if options.http2:
+        try:
+            return httpx.AsyncClient(http2=True, **settings)
+        except ImportError as exc:
+            raise ValueError("http2: needs the package `h2` (pip install httpx[http2])") from exc
+    if options.transport == "httpx":
+        return httpx.AsyncClient(**settings)
+    return HttpxAiohttpClient(**settings)
+
+
+async def _attribute(request: httpx.Request) -> None:
+    """Put the attribution on a request, whatever headers it was given."""
+    for name, value in attribution_headers().items():
+        request.headers[name] = value
+
+
+class _Exchange:
+    """One request and its response, owned by a task from the send to the close."""
+
+    def __init__(self, client: HttpClient, request: HttpRequest, limits: StreamLimits) -> None:
+        self.connect_s = limits.connect_s
+        self._client = client
+        self._closing = asyncio.Event()
+        self._is_complete = False
+        self.head: asyncio.Future[httpx.Response] = asyncio.get_running_loop().create_future()
+        self._task = client.own(self._run(request, limits))
+
+    async def _run(self, request: HttpRequest, limits: StreamLimits) -> None:
+        try:
+            async with self._client.stream(request, limits) as response:
+                if not self.head.done():
+                    self.head.set_result(response)
+                await self._closing.wait()
+                if self._is_complete:
+                    await _drain(response)
+        except Exception as exc:  # noqa: BLE001 - every failure belongs to the caller
+            if not self.head.done():
+                self.head.set_exception(exc)
+        finally:
+            if not self.head.done():
+                self.head.cancel()
+            elif not self.head.cancelled():
+                self.head.exception()  # retrieved, even if the caller was cancelled before
+            self._client.return_slot()
+
+    async def close(self, *, is_complete: bool) -> None:
+        """Close the connection, or give it back if the body is complete."""
+        if self._task.done():
+            return
+        if is_complete:  # the end of the body is taken in the background, nobody waits for it
+            self._is_complete = True
+            self._closing.set()
+            return
+        self._closing.set()
+        if not self.head.done():
+            self._task.cancel()
+        await asyncio.wait([self._task])  # a second cancellation stops this wait, not the close
+
+
+async def _drain(response: httpx.Response) -> None:
+    """Read the end of a body whose content is complete, so that the connection can be reused."""
+    with contextlib.suppress(TimeoutError, httpx.HTTPError, httpx.StreamError):
+        async with asyncio.timeout(_DRAIN_S):
+            async for _ in cast("AsyncIterator[bytes]", response.stream):
+                pass
+
+
+class HttpResponse:
+    """One response whose reads are bounded by the limits.
+
+    Attributes:
+        status: HTTP status, once the head is there.
+        headers: of the response, names in lower case.
+    """
+
+    def __init__(self, exchange: _Exchange, clocks: StreamClocks, watchdog: Watchdog) -> None:
+        self.status = 0
+        self.headers: Mapping[str, str] = {}
+        self._exchange = exchange
+        self._clocks = clocks
+        self._watchdog = watchdog
+        self._body: AsyncIterator[bytes] | None = None
+        self._loop = asyncio.get_running_loop()
+
+    async def receive_head(self) -> None:
+        """Wait for status and headers.
+
+        Raises:
+            LlmError: the request failed or a limit passed.
+        """
+        response = await self._within(self._exchange.head, is_head=True)
+        self.status = response.status_code
+        self.headers = {name.lower(): value for name, value in response.headers.items()}
+        encoding = self.headers.get("content-encoding", "").strip().lower()
+        if encoding not in _DECODABLE:
+            text = f"the provider compressed its answer with {encoding!r}, which is not supported"
+            raise LlmError(LlmFailure(text, Code.MALFORMED_RESPONSE))
+        is_plain = encoding in {"", "identity"}
+        self._body = response.aiter_raw() if is_plain else response.aiter_bytes()
+
+    async def read(self) -> bytes:
+        """Return the next bytes of the body, `b""` at its end.
+
+        Raises:
+            LlmError: `TIMEOUT` with the name of the limit, `TRANSPORT`, or `MALFORMED_RESPONSE` for
+                a body that can't be decompressed.
+        """
+        if self._body is None:
+            raise AssertionError("the body is read before the head")
+        return await self._within(anext(self._body, b""), is_head=False)
+
+    async def read_within(self, limit_s: float) -> bytes | None:
+        """Read like `read`, but return `None` if nothing came for `limit_s` seconds."""
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self.read()
+        except TimeoutError:
+            return None
+
+    async def read_all(self, limit_bytes: int, first: bytes = b"") -> tuple[bytes, bool]:
+        """Return the rest of the body and whether it is complete, `limit_bytes` at most."""
+        parts, size = [first], len(first)
+        while data := await self.read():
+            parts.append(data)
+            size += len(data)
+            if size > limit_bytes:
+                return b"".join(parts)[:limit_bytes], False
+        return b"".join(parts), True
+
+    def progressed(self) -> None:
+        """Note that content came, which restarts the progress limit."""
+        self._clocks.progressed()
+
+    async def close(self, *, is_complete: bool = False) -> None:
+        """Close the connection; idempotent.
+
+        Args:
+            is_complete: the content is complete, so the connection may be used again.
+        """
+        self._watchdog.close()
+        await self._exchange.close(is_complete=is_complete)
+
+    async def _within(self, wait: Awaitable[_T], *, is_head: bool) -> _T:
+        """Await one thing from the provider, bounded by the clocks.
+
+        The watchdog cancels this task when a limit passes. If the caller cancelled it too, that
+        wins: the call was aborted, not timed out.
+        """
+        clocks, watchdog, loop = self._clocks, self._watchdog, self._loop
+        has_bytes = False
+        watchdog.arm(clocks.arm(loop.time()))
+        try:
+            result = await wait
+            has_bytes = not is_head
+        except asyncio.CancelledError:
+            if watchdog.took_effect():
+                raise LlmError(_limit_passed(clocks)) from None
+            raise
+        except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError, ValueError) as exc:
+            raise LlmError(transport_failure(exc, self._exchange.connect_s)) from exc
+        finally:
+            watchdog.disarm()
+            clocks.disarm(loop.time(), has_bytes=has_bytes)
+        return result
+
+
+def _limit_passed(clocks: StreamClocks) -> LlmFailure:
+    text = f"the provider was silent: {clocks.limit} limit of {clocks.limit_s:g} s passed"
+    return LlmFailure(text, Code.TIMEOUT)
+
+
+def transport_failure(exc: Exception, connect_s: float) -> LlmFailure:
+    """Describe what went wrong between this worker and the provider; no URL, no header.
+
+    Args:
+        exc: an exception of httpx, or of the socket under it.
+        connect_s: the connect limit, for its message.
+    """
+    # httpx-aiohttp reports a connection that broke as ConnectTimeout, so the cause decides.
+    is_timeout = exc.__cause__ is None or isinstance(exc.__cause__, TimeoutError)
+    if isinstance(exc, httpx.ConnectTimeout) and is_timeout:
+        text = f"no connection to the provider: connect limit of {connect_s:g} s passed"
+        return LlmFailure(text, Code.TIMEOUT)
+    if isinstance(exc, httpx.TimeoutException) and is_timeout:
+        return LlmFailure("the connection to the provider timed out", Code.TIMEOUT)
+    if isinstance(exc, httpx.DecodingError):
+        return LlmFailure("the answer could not be decompressed", Code.MALFORMED_RESPONSE)
+    if isinstance(exc, httpx.UnsupportedProtocol | httpx.InvalidURL | httpx.LocalProtocolError):
+        return LlmFailure(f"the request can't be sent: {exc}", Code.INVALID_REQUEST)
+    if isinstance(exc, ValueError) and not isinstance(exc, OSError):
+        return LlmFailure(f"the request can't be sent: {exc}", Code.INVALID_REQUEST)
+    kind = type(exc).__name__
+    return LlmFailure(f"the connection to the provider failed: {exc or kind} ({kind})", Code.TRANSPORT)
