@@ -1,0 +1,189 @@
+"""Facts that the shell reports to the core: one closed union, each frozen.
+
+Nothing here says what follows from a fact; `broker.py` decides that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from trunkline_protocol.frames import ClientFrame, WorkerFrame
+from trunkline_protocol.ids import Generation, PoolName, QueryId
+
+from trunkline_broker.core.specs import AliveWorker, PoolSpec
+
+
+class Side(Enum):
+    """Which of the two control sockets."""
+
+    CLIENT = "client"
+    WORKER = "worker"
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The sockets are bound; the first event of a broker.
+
+    Attributes:
+        alive: workers of the hint file whose processes live; empty after a clean stop.
+    """
+
+    alive: tuple[AliveWorker, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClientFrameReceived:
+    """A decoded frame arrived on `control`.
+
+    Attributes:
+        peer: routing id of the connection.
+        pid: process at the other end by SO_PEERCRED; `None` over TCP.
+    """
+
+    peer: bytes
+    frame: ClientFrame
+    pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFrameReceived:
+    """A decoded frame arrived on `workers/control`; fields as for clients."""
+
+    peer: bytes
+    frame: WorkerFrame
+    pid: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRejected:
+    """Bytes that are no frame; code and text are those of `RemoteProtocolError`."""
+
+    side: Side
+    peer: bytes
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class PeerDisconnected:
+    """A control connection closed."""
+
+    side: Side
+    peer: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ClientExited:
+    """A process that `WatchClient` named is gone."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpawned:
+    """`Spawn` succeeded."""
+
+    pool: PoolName
+    slot: int
+    generation: Generation
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class SpawnFailed:
+    """`Spawn` did not make a process; nothing has to be reaped."""
+
+    pool: PoolName
+    slot: int
+    generation: Generation
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessExited:
+    """A worker process (spawned or adopted) is gone and reaped.
+
+    Attributes:
+        exit_text: "status 1", "signal 9", or "unknown status" for an adopted one.
+        output_tail: its last lines of output, redacted, oldest first; for people.
+    """
+
+    pool: PoolName
+    slot: int
+    generation: Generation
+    exit_text: str
+    output_tail: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class StrayLaneFrames:
+    """The sink received frames that clients sent up the lane."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ticked:
+    """The time of `next_deadline_s()` has come, or the shell woke for another reason.
+
+    Attributes:
+        lateness_s: how much later than asked the tick comes, at least 0. Sockets were drained
+            before it, so frames that arrived meanwhile count.
+    """
+
+    lateness_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class StopRequested:
+    """SIGTERM, SIGINT (`restart=False`) or SIGUSR2 (`restart=True`: exit now, touch no worker).
+
+    Attributes:
+        drain_s: time for running calls; ignored for a restart. A second request stops at once.
+    """
+
+    restart: bool = False
+    drain_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigReplaced:
+    """The configuration was read again; pools that did not change are left alone.
+
+    Attributes:
+        peer: client whose `reload` query caused it; answered when all is in force.
+        query: that query.
+    """
+
+    pools: tuple[PoolSpec, ...]
+    peer: bytes | None = None
+    query: QueryId | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigRejected:
+    """The configuration that `LoadConfig` asked for is wrong; nothing changes."""
+
+    peer: bytes
+    query: QueryId
+    reason: str
+
+
+Event = (
+    Started
+    | ClientFrameReceived
+    | WorkerFrameReceived
+    | FrameRejected
+    | PeerDisconnected
+    | ClientExited
+    | ProcessSpawned
+    | SpawnFailed
+    | ProcessExited
+    | StrayLaneFrames
+    | Ticked
+    | StopRequested
+    | ConfigReplaced
+    | ConfigRejected
+)
+"""What the shell may tell the core."""

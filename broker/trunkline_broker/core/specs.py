@@ -1,0 +1,115 @@
+"""What the broker core must know of the configuration, resolved once and frozen.
+
+It does not know TOML, files or the environment; `config.py` builds these values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trunkline_protocol import limits
+from trunkline_protocol.ids import Generation, PoolName
+
+
+@dataclass(frozen=True, slots=True)
+class RestartSpec:
+    """When a dead worker is started again, and when the broker gives up.
+
+    Attributes:
+        intensity: more exits than this within `period_s` take the pool's slot down.
+        period_s: length of the sliding window.
+        initial_delay_s: pause before the first restart; doubles with each exit in the window.
+        max_delay_s: bound of that pause.
+    """
+
+    intensity: int = 5
+    period_s: float = 60.0
+    initial_delay_s: float = 0.2
+    max_delay_s: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """One `[worker.NAME]`: an adapter and the processes that run it.
+
+    Attributes:
+        name: NAME.
+        adapter: builtin name, "module:Class" or "path/file.py:Class".
+        providers: routes to register; empty: the adapter's own.
+        options: the adapter's own table; the broker hands it on unread.
+        replicas: number of slots, each with one serving worker.
+        python: interpreter of the workers; empty: the broker's own.
+        environment: names of the variables that the workers get.
+        env_file: file with more variables; empty: none. Only the shell reads it.
+        concurrency: most running attempts per route of this pool; `None`: no limit.
+        queue_size: most calls that wait per route.
+        queue_timeout_s: longest wait for a place.
+        start_timeout_s: from spawn to READY.
+        drain_s: time a replaced worker gets for its calls and prepared calls.
+        stop_s: time between TERM and KILL.
+        restart: the rule for dead workers.
+    """
+
+    name: PoolName
+    adapter: str
+    providers: tuple[str, ...] = ()
+    options: Mapping[str, object] = field(default_factory=dict[str, object])
+    replicas: int = 1
+    python: str = ""
+    environment: tuple[str, ...] = ()
+    env_file: str = ""
+    concurrency: int | None = None
+    queue_size: int = 1024
+    queue_timeout_s: float = 60.0
+    start_timeout_s: float = 60.0
+    drain_s: float = 600.0
+    stop_s: float = 5.0
+    restart: RestartSpec = RestartSpec()
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSpec:
+    """Everything else; the defaults are those of `limits.py`.
+
+    Attributes:
+        pools: the configured pools.
+        lane: address of the chunk lane that `WELCOME` tells clients.
+        workers_lane: address of the lane that `REGISTERED` tells workers.
+        accept_manual: workers that the broker did not start may make pools of their own.
+        queue_bytes: most bytes of bodies that wait, all queues together.
+        remote_lease_s: liveness of workers on other hosts, whose links may drop for a while.
+    """
+
+    pools: tuple[PoolSpec, ...] = ()
+    lane: str = ""
+    workers_lane: str = ""
+    accept_manual: bool = True
+    max_clients: int = limits.MAX_CLIENTS
+    max_calls: int = 65_536
+    max_calls_per_client: int = limits.MAX_OPEN_CALLS_PER_CLIENT
+    max_calls_per_worker: int = limits.MAX_OPEN_CALLS_PER_WORKER
+    max_queries_per_client: int = limits.MAX_OPEN_QUERIES_PER_CLIENT
+    max_workers: int = 256
+    queue_bytes: int = 256 * 1024 * 1024
+    lease_s: float = limits.LEASE_S
+    remote_lease_s: float = 10.0
+    settle_s: float = limits.SETTLE_S
+    retention_s: float = limits.RETENTION_S
+    orphan_timeout_s: float = limits.ORPHAN_TIMEOUT_S
+    query_timeout_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class AliveWorker:
+    """One line of the hint file: a worker whose process was found alive at start.
+
+    Attributes:
+        token: its spawn token, if the file has it; then it must prove itself with it.
+    """
+
+    pool: PoolName
+    slot: int
+    generation: Generation
+    pid: int
+    token: bytes = b""
