@@ -247,14 +247,33 @@ def unpack_body(body: bytes) -> Any:
     """Decode a body; an empty one is `None`.
 
     Raises:
-        RemoteProtocolError: not one MessagePack value, or larger than `MAX_BODY_BYTES`.
+        RemoteProtocolError: not one MessagePack value, larger than `MAX_BODY_BYTES` or nested
+            deeper than `MAX_BODY_DEPTH`.
     """
     if not body:
         return None
     if len(body) > limits.MAX_BODY_BYTES:
         raise RemoteProtocolError("body too large", FRAME_TOO_LARGE)
     try:
-        return _unpackb(body, strict_map_key=False)
+        value = _unpackb(body, strict_map_key=False)
     # As in _unpack_envelope: whatever msgpack raises, the bytes are bad.
     except Exception as exc:
         raise RemoteProtocolError("body: not one MessagePack value", BAD_FRAME) from exc
+    _check_depth(value)
+    return value
+
+
+def _check_depth(value: object) -> None:
+    """Refuse what a recursive reader could not walk; level by level, so nothing recurses here."""
+    level: list[Any] = [value]
+    for _ in range(limits.MAX_BODY_DEPTH + 1):
+        inner: list[Any] = []
+        for item in level:
+            if type(item) is list:
+                inner.extend(cast("list[Any]", item))
+            elif type(item) is dict:
+                inner.extend(cast("dict[Any, Any]", item).values())
+        if not inner:
+            return
+        level = inner
+    raise RemoteProtocolError(f"body: nested at most {limits.MAX_BODY_DEPTH} deep", BAD_FRAME)

@@ -133,24 +133,31 @@ def lease_ids(value: object) -> tuple[ids.LeaseId, ...]:
     return tuple(lease_id(item) for item in _items(value))
 
 
-def _depth_left(value: object, left: int) -> None:
+_SCALARS: Final = (str, int, float, bool, bytes, type(None))
+
+
+def _plain(value: object, left: int) -> None:
+    """Refuse what JSON readers downstream would stumble over: depth, keys, extension types."""
     if left < 0:
         raise ValueError(f"nested at most {limits.MAX_DEPTH} deep")
     if isinstance(value, dict):
-        for item in cast("dict[object, object]", value).values():
-            _depth_left(item, left - 1)
-    elif isinstance(value, list | tuple):
+        for key, item in cast("dict[object, object]", value).items():
+            if type(key) is not str:
+                raise ValueError("a map with text keys")
+            _plain(item, left - 1)
+    elif type(value) in (list, tuple):
         for item in cast("list[object]", value):
-            _depth_left(item, left - 1)
+            _plain(item, left - 1)
+    elif type(value) not in _SCALARS:
+        raise ValueError("a map of plain values")
 
 
 def mapping(value: object) -> Mapping[str, Any]:
-    """Accept a map with text keys, nested at most `MAX_DEPTH` deep."""
+    """Accept a map with text keys and plain values, nested at most `MAX_DEPTH` deep."""
     if isinstance(value, dict):
-        items = cast("dict[object, object]", value)
-        if all(type(key) is str for key in items):
-            _depth_left(items, limits.MAX_DEPTH)
-            return cast("dict[str, Any]", items)
+        items = cast("dict[str, Any]", value)
+        _plain(items, limits.MAX_DEPTH)
+        return items
     raise ValueError("a map with text keys")
 
 

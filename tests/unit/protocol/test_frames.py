@@ -1,0 +1,61 @@
+"""The frame classes as a whole: directions, keys, immutability."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, fields
+from typing import get_args
+
+import pytest
+from trunkline_protocol import codec, frames, limits
+from trunkline_protocol.codec import Direction
+
+from tests.support import golden
+
+ALL = get_args(frames.Frame)
+
+
+def test_kinds_are_distinct_ascii_and_short() -> None:
+    """A kind is its own name on the wire."""
+    kinds = [frame.KIND for frame in ALL]
+    assert len(set(kinds)) == len(kinds)
+    for kind in kinds:
+        assert kind.decode("ascii").isupper()
+        assert len(kind) <= limits.MAX_KIND_BYTES
+
+
+def test_directions_are_those_of_the_spec() -> None:
+    """SPEC 2.2 lists the kinds of each direction."""
+    spec = (golden.VECTORS.parent / "SPEC.md").read_text(encoding="utf-8")
+    section = spec.split("### 2.2 Kinds")[1].split("## 3.")[0]
+    heads = {
+        "Client → broker": Direction.CLIENT_TO_BROKER,
+        "Broker → client": Direction.BROKER_TO_CLIENT,
+        "Worker → broker": Direction.WORKER_TO_BROKER,
+        "Broker → worker": Direction.BROKER_TO_WORKER,
+    }
+    for head, direction in heads.items():
+        line = section.split(head + ": `")[1].split("`")[0]
+        assert set(line.split()) == {kind.decode() for kind in codec.DIRECTIONS[direction]}
+
+
+@pytest.mark.parametrize("frame", golden.EXAMPLES, ids=lambda f: f.KIND.decode())
+def test_frames_do_not_change(frame: frames.Frame) -> None:
+    """A frame is a fact."""
+    name = fields(frame)[0].name
+    with pytest.raises(FrozenInstanceError):
+        setattr(frame, name, None)
+
+
+def test_only_the_named_kinds_have_a_body() -> None:
+    """SPEC section 2."""
+    with_body = {f.KIND for f in ALL if any(item.name == "body" for item in fields(f))}
+    assert with_body == {b"OPEN", b"START", b"QUERY", b"REPLY", b"SNAPSHOT"}
+
+
+@pytest.mark.parametrize("frame", golden.EXAMPLES, ids=lambda f: f.KIND.decode())
+def test_minimal_form_survives(frame: frames.Frame) -> None:
+    """Every field with a default may be missing on the wire."""
+    small = golden.minimal(frame)
+    for direction in golden.directions(small):
+        decoded = codec.decode(codec.encode(small), direction)
+        assert golden.plain(decoded) == golden.plain(small)  # lists of maps decode as tuples
