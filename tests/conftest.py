@@ -1,0 +1,13 @@
+"""What holds for every test: how many examples Hypothesis draws."""
+
+from __future__ import annotations
+
+import os
+
+from hypothesis import settings
+
+# No deadline: other programs share the machine. `HYPOTHESIS_PROFILE=ci` is for runs by hand.
+settings.register_profile("dev", max_examples=50, deadline=None)
+settings.register_profile("default", max_examples=100, deadline=None)
+settings.register_profile("ci", max_examples=1000, deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
