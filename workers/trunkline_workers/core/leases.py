@@ -1,0 +1,57 @@
+"""Prepared calls that wait for their one dispatch; each lease runs out by itself.
+
+What a lease holds is opaque here. A broker keeps a draining worker alive while its heartbeats
+report leases.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from trunkline_protocol.ids import LeaseId
+
+T = TypeVar("T")
+
+LEASE_FOR_S: Final = 60.0  # an agent logs a header and dispatches: far below a drain deadline
+MAX_LEASES: Final = 4096  # as MAX_OPEN_CALLS_PER_WORKER: each may become a call
+
+
+class _Held(NamedTuple, Generic[T]):
+    value: T
+    deadline_s: float
+
+
+class Leases(Generic[T]):
+    """Leases by id, in the order in which they run out."""
+
+    def __init__(self) -> None:
+        self._held: OrderedDict[LeaseId, _Held[T]] = OrderedDict()
+
+    def grant(self, lease: LeaseId, value: T, now_s: float) -> bool:
+        """Hold a value for `LEASE_FOR_S`; `False`, and nothing held, at the bound."""
+        if len(self._held) >= MAX_LEASES:
+            return False
+        self._held[lease] = _Held(value, now_s + LEASE_FOR_S)
+        return True
+
+    def take(self, lease: LeaseId, now_s: float) -> T | None:
+        """Give the value out, once; `None` if it was taken, released or has run out."""
+        held = self._held.pop(lease, None)
+        return None if held is None or held.deadline_s <= now_s else held.value
+
+    def release(self, lease: LeaseId) -> None:
+        """Forget a lease; an unknown one is forgotten already."""
+        self._held.pop(lease, None)
+
+    def ids(self) -> tuple[LeaseId, ...]:
+        """Return the leases held."""
+        return tuple(self._held)
+
+    def on_tick(self, now_s: float) -> None:
+        """Forget what has run out."""
+        while self._held:
+            lease, held = next(iter(self._held.items()))
+            if held.deadline_s > now_s:
+                break
+            del self._held[lease]

@@ -1,0 +1,212 @@
+"""The worker's one core: composes link, calls, leases and load; the only one the shell calls.
+
+Events come in as method calls with the monotonic time, effects go out in order. It knows neither
+adapters nor sockets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, assert_never
+
+from trunkline_protocol.chunks import Finish
+from trunkline_protocol.finish import FAILED_KINDS, TokenUsage
+from trunkline_protocol.frames import (
+    Attach,
+    Bye,
+    Cancel,
+    Committed,
+    Credit,
+    Done,
+    Heartbeat,
+    Query,
+    QueryCancel,
+    Refused,
+    Registered,
+    Resume,
+    Role,
+    Start,
+    ToWorkerFrame,
+    Who,
+    Window,
+)
+from trunkline_protocol.ids import CallId
+
+from trunkline_workers.core.calls import WorkerCalls
+from trunkline_workers.core.effects import (
+    Answer,
+    Begin,
+    CallEffect,
+    Count,
+    DropAnswer,
+    Effect,
+    Exit,
+    SendControl,
+    Stop,
+)
+from trunkline_workers.core.link import EXIT_OK, BrokerLink, RegistrationSet, WorkerIdentity
+from trunkline_workers.core.load import CallMeter, LoadMeter
+
+
+class WorkerCore:
+    """All state of a worker but its adapters.
+
+    Args:
+        identity: who this process is.
+        now_s: monotonic seconds; the orphan timeout runs from here.
+        orphan_timeout_s: how long to live without a broker.
+        lease_ids: names the prepared calls held, for the greeting.
+    """
+
+    def __init__(
+        self,
+        identity: WorkerIdentity,
+        now_s: float,
+        orphan_timeout_s: float,
+        lease_ids: Callable[[], tuple[Any, ...]] = tuple,
+    ) -> None:
+        self.link = BrokerLink(identity, now_s, orphan_timeout_s)
+        self.calls = WorkerCalls()
+        self.load = LoadMeter()
+        self._lease_ids = lease_ids
+        self._meters: dict[tuple[CallId, int], CallMeter] = {}
+
+    # --- from the sockets ----------------------------------------------------------------------
+
+    def on_connected(self) -> list[Effect]:
+        """Greet the broker on a new connection."""
+        return self.link.register(self.calls.held(), self._lease_ids())
+
+    def on_lane_connected(self) -> list[Effect]:
+        """Report at once how far was sent: frames may have gone down with the old connection."""
+        progress = self.calls.progress()
+        return [SendControl(Heartbeat(progress))] if progress and self.link.is_registered else []
+
+    def on_frame(self, frame: ToWorkerFrame, now_s: float) -> list[Effect]:
+        """Take a decoded control frame of the broker."""
+        self.link.on_word(now_s)
+        match frame:
+            case Start() | Window() | Credit() | Resume() | Cancel() | Done():
+                return self._metered(self._on_call_frame(frame, now_s), now_s)
+            case Query():
+                return [Answer(frame)]
+            case QueryCancel():
+                return [DropAnswer(frame.query)]
+            case Attach():
+                return [Count("frames_unsupported")]  # REGISTER names no such feature
+            case _:
+                return self._on_link_frame(frame)
+
+    def _on_call_frame(
+        self, frame: Start | Window | Credit | Resume | Cancel | Done, now_s: float
+    ) -> list[CallEffect]:
+        match frame:
+            case Credit():
+                return self.calls.on_credit(frame, now_s)
+            case Start():
+                return self.calls.on_start(frame, now_s)
+            case Done():
+                return self.calls.on_done(frame, now_s)
+            case Resume():
+                return self.calls.on_resume(frame, now_s)
+            case Cancel():
+                return self.calls.on_cancel(frame, now_s)
+            case Window():
+                return self.calls.on_window(frame, now_s)
+            case _:
+                assert_never(frame)
+
+    def _on_link_frame(
+        self, frame: Registered | Who | Refused | Committed | Role | Heartbeat | Bye
+    ) -> list[Effect]:
+        match frame:
+            case Heartbeat():
+                return []
+            case Registered():
+                return self._on_registered(frame)
+            case Who():
+                return self.on_connected() if self.link.on_who() else []
+            case Refused():
+                return self.link.on_refused(frame)
+            case Committed():
+                return self.link.on_committed(frame)
+            case Role():
+                return self.link.on_role(frame)
+            case Bye():
+                return [Exit(EXIT_OK, frame.reason or "the broker said BYE")]
+            case _:
+                assert_never(frame)
+
+    def _on_registered(self, frame: Registered) -> list[Effect]:
+        """Report the ends that a new broker may not have heard of."""
+        effects = self.link.on_registered(frame)
+        return [*effects, *(SendControl(ended) for ended in self.calls.endings())]
+
+    # --- from the adapters ---------------------------------------------------------------------
+
+    def ask(self, wanted: RegistrationSet) -> tuple[int, list[Effect]]:
+        """Ask the broker for a whole set of registrations; `Resolve` answers."""
+        return self.link.ask(wanted)
+
+    def on_chunks(
+        self, call: CallId, attempt: int, arrays: Sequence[Sequence[Any]], now_s: float
+    ) -> list[Effect]:
+        """Take chunks of an attempt as lane arrays; none of them is a finish."""
+        meter = self._meters.get((call, attempt))
+        if meter is not None:
+            meter.on_chunks(len(arrays), now_s)
+        return self._metered(self.calls.on_chunks(call, attempt, arrays, now_s), now_s)
+
+    def on_finish(
+        self, call: CallId, attempt: int, finish: Finish, usage: TokenUsage | None, now_s: float
+    ) -> list[Effect]:
+        """Take the one terminal finish of an attempt, with the token counts if they are known."""
+        meter = self._meters.pop((call, attempt), None)
+        if meter is not None:
+            tokens = 0 if usage is None else usage.output_tokens
+            meter.on_finish(tokens, is_failure=finish.reason.kind in FAILED_KINDS)
+        counts = None if usage is None else usage.to_dict()
+        effects = self.calls.on_finish(call, attempt, finish, counts, now_s)
+        return self._metered(effects, now_s)
+
+    def room(self, call: CallId, attempt: int) -> int:
+        """Tell how many chunks may be pulled now; 0 means wait for `Pull`."""
+        return self.calls.room(call, attempt)
+
+    # --- time ----------------------------------------------------------------------------------
+
+    def on_tick(self, now_s: float, lateness_s: float, figures: Mapping[str, Any]) -> list[Effect]:
+        """Beat, forget what has run out, leave if orphaned; due once a second.
+
+        Args:
+            now_s: monotonic seconds.
+            lateness_s: how late this tick is.
+            figures: what the shell knows of the process (memory, descriptors, counters).
+        """
+        effects: list[Effect] = [*self.link.on_tick(now_s, lateness_s)]
+        effects.extend(self.calls.on_tick(now_s))
+        if not self.link.is_registered:
+            return [*effects, *self.on_connected()]
+        load = {
+            **figures,
+            "running": self.calls.running_count,
+            "tails": self.calls.tail_count,
+            "leases": len(self._lease_ids()),
+            "routes": self.load.to_dict(),
+        }
+        return [*effects, SendControl(Heartbeat(self.calls.progress(), load))]
+
+    def on_stop(self) -> list[Effect]:
+        """Leave on a signal: say so; the broker ends what still runs."""
+        return [SendControl(Bye("stopped by a signal")), Exit(EXIT_OK, "stopped by a signal")]
+
+    def _metered(self, effects: list[CallEffect], now_s: float) -> list[Effect]:
+        """Begin and end the measurement of attempts along with them."""
+        for effect in effects:
+            if isinstance(effect, Begin):
+                start = effect.start
+                key = (start.call, start.attempt)
+                self._meters[key] = self.load.open(start.provider, now_s)
+            elif isinstance(effect, Stop):
+                self._meters.pop((effect.call, effect.attempt), None)
+        return [*effects]
