@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, assert_never, cast
 
+from trunkline_protocol.blanks import BLANKS
 from trunkline_protocol.chunks import (
     BlockEnd,
     BlockStart,
@@ -28,13 +29,6 @@ from trunkline_protocol.partial_block import PartialBlock
 
 ASSEMBLER_SOURCE: Final = PluginMessageSource(plugin="dsh-llm/assembler")
 _STOP: Final = FinishReason("stop")
-
-# What ECMAScript's trim() removes: the pinned values come from there, and Python's strip() also
-# takes U+001C to U+001F and U+0085, which are not blank to other readers of the same history.
-BLANKS: Final = (
-    "\t\n\v\f\r \u00a0\u1680\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a"
-    "\u2028\u2029\u202f\u205f\u3000\ufeff"
-)
 
 
 class BlockAssembler:

@@ -1,7 +1,7 @@
 """Content blocks: the typed pieces of a message.
 
 Unknown block types and unknown keys pass unchanged. What models without images get to see is in
-`image_projection`, what a request with too many images sheds is in `image_offload`.
+`images`, what a request with too many images sheds is in `image_offload`.
 """
 
 from __future__ import annotations

@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeGuard, cast
 
 from trunkline_protocol.codes import Code
+from trunkline_protocol.error_chain import error_chain, error_message
 
 __all__ = [
     "Code",
@@ -20,23 +21,27 @@ __all__ = [
     "ProtocolError",
     "RemoteProtocolError",
     "TrunklineError",
+    "error_chain",
+    "normalize_failure",
 ]
 
 _STATUS_MIN: Final = 100  # RFC 9110 section 15: three digits, the first 1 to 5
 _STATUS_MAX: Final = 599
 
 
-def is_status(value: object) -> bool:
+def is_status(value: object) -> TypeGuard[int]:
     """Tell whether a value is an HTTP status: a whole number, 100 to 599."""
     return type(value) is int and _STATUS_MIN <= value <= _STATUS_MAX
 
 
-def is_delay_ms(value: object) -> bool:
+def is_delay_ms(value: object) -> TypeGuard[float]:
     """Tell whether a value is a usable delay: a finite number of milliseconds above 0."""
-    return type(value) in {int, float} and math.isfinite(value) and value > 0  # type: ignore[arg-type, operator]
+    return (type(value) is int and value > 0) or (
+        type(value) is float and math.isfinite(value) and value > 0
+    )
 
 
-def is_request_id(value: object) -> bool:
+def is_request_id(value: object) -> TypeGuard[str]:
     """Tell whether a value is a request id: any text but the empty one."""
     return isinstance(value, str) and value != ""
 
@@ -92,16 +97,16 @@ class LlmFailure:
             ValueError: `message` or `code` is missing or not text.
         """
         message, code = data.get("message"), data.get("code")
-        if not isinstance(message, str) or not isinstance(code, str):
+        if type(message) is not str or type(code) is not str:
             raise ValueError("a failure needs a message and a code, both text")
         status, delay_ms = data.get("status"), data.get("providerRetryAfterMs")
         request_id = data.get("requestId")
         return cls(
             message=message,
             code=code,
-            status=status if is_status(status) else None,  # type: ignore[arg-type]
-            provider_retry_after_ms=delay_ms if is_delay_ms(delay_ms) else None,  # type: ignore[arg-type]
-            request_id=request_id if is_request_id(request_id) else None,  # type: ignore[arg-type]
+            status=status if is_status(status) else None,
+            provider_retry_after_ms=delay_ms if is_delay_ms(delay_ms) else None,
+            request_id=request_id if is_request_id(request_id) else None,
         )
 
 
@@ -141,3 +146,76 @@ class LlmError(TrunklineError):
         super().__init__(failure.message)
         self.failure = failure
         self.code = failure.code
+
+    def __reduce__(self) -> tuple[type[LlmError], tuple[LlmFailure]]:
+        return type(self), (self.failure,)
+
+    @classmethod
+    def of(
+        cls,
+        message: str,
+        code: str,
+        *,
+        status: int | None = None,
+        provider_retry_after_ms: float | None = None,
+        request_id: str | None = None,
+    ) -> LlmError:
+        """Build the error and its failure in one step.
+
+        Raises:
+            ValueError: an empty message or code, or a fact outside its range.
+        """
+        if not message or not code:
+            raise ValueError("an error needs a message and a code")
+        return cls(LlmFailure(message, code, status, provider_retry_after_ms, request_id))
+
+
+_ADAPTER_FAILED: Final = "LLM adapter failed"  # where an exception says nothing itself
+
+
+def normalize_failure(raised: object) -> LlmFailure:
+    """Turn whatever an adapter raised into facts that may cross a process.
+
+    A failure that the exception carries as its own attribute `failure` counts, from any library,
+    if all of its facts are usable and its code is the one of the exception. Else the code is
+    `UNKNOWN`, unless the exception is one of ours: a foreign `code` is not our vocabulary.
+    """
+    carried = _carried(raised)
+    if carried is not None:
+        return carried
+    if not isinstance(raised, BaseException):
+        return LlmFailure(error_chain(raised) or _ADAPTER_FAILED, Code.UNKNOWN)
+    code: object = getattr(raised, "code", None) if isinstance(raised, TrunklineError) else None
+    return LlmFailure(_own_message(raised), code if type(code) is str else Code.UNKNOWN)
+
+
+def _own_message(error: BaseException) -> str:
+    try:
+        return error_message(error) or _ADAPTER_FAILED
+    # As in error_chain: a foreign class may raise anything from its own text.
+    except Exception:  # noqa: BLE001
+        return _ADAPTER_FAILED
+
+
+def _carried(raised: object) -> LlmFailure | None:
+    """Read the failure that an exception carries, or `None` if there is no usable one."""
+    own = getattr(raised, "__dict__", None) if isinstance(raised, BaseException) else None
+    facts: object = own.get("failure") if isinstance(own, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    code: object = own.get("code") if isinstance(own, dict) else None  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    if isinstance(facts, LlmFailure):
+        return facts if facts.code == code else None
+    if not isinstance(facts, Mapping):
+        return None
+    data = cast("Mapping[str, object]", facts)
+    if not data.get("message") or not code or data.get("code") != code:
+        return None
+    try:
+        failure = LlmFailure.from_dict(data)
+    except ValueError:  # no text where text is needed
+        return None
+    # One unusable fact makes the whole carrier foreign.
+    kept = failure.to_dict()
+    return failure if all(key in kept for key in data if key in _FACTS) else None
+
+
+_FACTS: Final = frozenset({"status", "providerRetryAfterMs", "requestId"})

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from trunkline_protocol.wire_model import Flag, Integer, Text, WireModel
+from trunkline_protocol.wire_model import Flag, Integer, Number, Text, WireModel
 
 ModelModality = Literal["text", "image"]
 
@@ -96,5 +96,5 @@ class LlmDiscoveredModel(WireModel):
 
     id: Text
     name: Text | None = None
-    context_window: Integer | None = None
-    max_tokens: Integer | None = None
+    context_window: Number | None = None
+    max_tokens: Number | None = None

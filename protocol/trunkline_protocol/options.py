@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Literal, cast
 
+import msgpack  # pyright: ignore[reportMissingTypeStubs]  # it ships none
+
+from trunkline_protocol.failure import LocalProtocolError, RemoteProtocolError
+from trunkline_protocol.limits import MAX_BODY_BYTES
 from trunkline_protocol.messages import Message
 from trunkline_protocol.wire_model import Integer, JsonValue, Number, Text, WireModel
+
+_packb = cast("Callable[..., bytes]", msgpack.packb)
+_unpackb = cast("Callable[..., Any]", msgpack.unpackb)
 
 
 class ToolSchema(WireModel):
@@ -62,3 +70,97 @@ class GenerateOptions(WireModel):
     stop: tuple[Text, ...] | None = None
     session_id: Text | None = None
     purpose: Literal["compaction", "session-title"] | None = None
+
+    def call_config(self) -> LlmCallConfig:
+        """Return the part that a prepared call is bound to."""
+        return LlmCallConfig(
+            provider=self.provider,
+            model=self.model,
+            reasoning_effort=self.reasoning_effort,
+            temperature=self.temperature,
+            max_tokens=self.max_tokens,
+            stop=self.stop,
+        )
+
+
+_CONFIG_KEYS: Final = ("provider", "model", "reasoningEffort", "temperature", "maxTokens", "stop")
+
+
+def call_config_equals(
+    a: LlmCallConfig | Mapping[str, object], b: LlmCallConfig | Mapping[str, object]
+) -> bool:
+    """Tell whether two configs are the same in every declared field, `stop` item by item.
+
+    A model's `None` is an absent field. In a plain map a key that holds null is not absent.
+    """
+    left, right = _config_fields(a), _config_fields(b)
+    return left.keys() == right.keys() and all(_same(left[key], right[key]) for key in left)
+
+
+def _config_fields(config: LlmCallConfig | Mapping[str, object]) -> dict[str, object]:
+    fields = config.to_dict() if isinstance(config, LlmCallConfig) else config
+    return {key: fields[key] for key in _CONFIG_KEYS if key in fields}
+
+
+def _same(a: object, b: object) -> bool:
+    """Compare as JSON does: a truth value is no number."""
+    return a == b and isinstance(a, bool) == isinstance(b, bool)
+
+
+def options_to_wire(options: GenerateOptions) -> bytes:
+    """Encode a request as the body of `OPEN`: order and content stay exactly as they are.
+
+    Raises:
+        LocalProtocolError: too large, or a value MessagePack has no form for; names the field.
+    """
+    fields = options.to_dict()
+    try:
+        body = _pack(fields)
+    except (TypeError, ValueError, OverflowError):
+        raise LocalProtocolError(_unserializable(fields)) from None  # the cause shows the value
+    if len(body) > MAX_BODY_BYTES:
+        sizes = {key: len(_pack(value)) for key, value in fields.items()}
+        largest = max(sizes, key=lambda key: sizes[key])
+        raise LocalProtocolError(
+            f"{largest}: the request has {len(body)} bytes, at most {MAX_BODY_BYTES} are allowed"
+        )
+    return body
+
+
+def _pack(value: object) -> bytes:
+    # A lone surrogate is legal in JSON texts of models and must not end a conversation.
+    return _packb(value, unicode_errors="surrogatepass")
+
+
+def _unserializable(fields: Mapping[str, object]) -> str:
+    """Name the first field, and the item of a list, that has no MessagePack form."""
+    for key, value in fields.items():
+        items = cast("list[object]", value) if isinstance(value, list) else [value]
+        for number, item in enumerate(items):
+            try:
+                _pack(item)
+            except (TypeError, ValueError, OverflowError) as exc:
+                where = f"{key}.{number}" if isinstance(value, list) else key
+                return f"{where}: {type(exc).__name__}, the value has no MessagePack form"
+    raise AssertionError("every item can be packed, so the whole can")
+
+
+def options_from_wire(body: bytes) -> GenerateOptions:
+    """Decode the body of `OPEN`.
+
+    Raises:
+        RemoteProtocolError: no such request, or larger than `MAX_BODY_BYTES`; names the field.
+    """
+    if len(body) > MAX_BODY_BYTES:
+        raise RemoteProtocolError("request too large", "FRAME_TOO_LARGE")
+    try:
+        fields = _unpackb(body, unicode_errors="surrogatepass", strict_map_key=True)
+    # Whatever msgpack raises, the bytes are bad: its own exceptions share no base class.
+    except Exception as exc:
+        raise RemoteProtocolError("request: not one MessagePack value", "BAD_FRAME") from exc
+    if not isinstance(fields, dict):
+        raise RemoteProtocolError("request: not a map", "BAD_FRAME")
+    try:
+        return GenerateOptions.from_dict(cast("dict[str, object]", fields))
+    except ValueError as exc:
+        raise RemoteProtocolError(f"request: {exc}", "BAD_FRAME") from None
