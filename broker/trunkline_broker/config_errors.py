@@ -1,0 +1,148 @@
+"""What is wrong with a configuration file, and in which line; values are never shown.
+
+`tomllib` keeps no positions. The line of a key is found by parsing ever longer beginnings of the
+file until the key appears, which needs no second TOML parser and is exact; it costs a moment, and
+only where there is an error.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, cast, get_args
+
+from pydantic import BaseModel, ValidationError
+
+_POSITION: Final = re.compile(r"\(at line (\d+), column (\d+)\)")
+
+
+class ConfigError(Exception):
+    """A configuration that can't be used; its text has one line per mistake.
+
+    Attributes:
+        file: the file, `None` for the built-in configuration or the environment.
+        line: line of the first mistake, counted from 1; `None` if it has none.
+        key: dotted key of the first mistake, empty if it has none.
+    """
+
+    def __init__(
+        self, message: str, file: Path | None = None, line: int | None = None, key: str = ""
+    ) -> None:
+        self.file = file
+        self.line = line
+        self.key = key
+        self.message = message
+        super().__init__(_placed(message, file, line))
+
+
+def syntax_error(exc: tomllib.TOMLDecodeError, file: Path) -> ConfigError:
+    """Return what the parser says, with its line."""
+    found = _POSITION.search(str(exc))
+    return ConfigError(str(exc), file, int(found[1]) if found else None)
+
+
+def validation_error(
+    exc: ValidationError,
+    model: type[BaseModel],
+    text: str,
+    file: Path | None,
+    overridden: set[str],
+) -> ConfigError:
+    """Return all mistakes, those of the file in its order.
+
+    Args:
+        exc: what pydantic found.
+        model: what was checked.
+        text: content of the file.
+        file: the file; `None` for the built-in configuration.
+        overridden: keys of `[broker]` that came from the environment.
+    """
+    mistakes: list[tuple[int, str, str]] = []
+    for error in exc.errors(include_url=False, include_context=True, include_input=False):
+        path = tuple(str(part) for part in error["loc"] if part != "[key]")
+        key = ".".join(path)
+        is_override = path[0] == "broker" and path[-1] in overridden
+        line = None if is_override else line_of(text, path)
+        message = _said(error["type"], error["msg"], path, model)
+        place = f" (from TRUNKLINE_BROKER_{path[-1].upper()})" if is_override else ""
+        mistakes.append((line or 0, key, message + place))
+    mistakes.sort()
+    first_line, first_key, _ = mistakes[0]
+    texts = [_placed(message, file, line) for line, _, message in mistakes[1:]]
+    return ConfigError("\n".join([mistakes[0][2], *texts]), file, first_line or None, first_key)
+
+
+def line_of(text: str, path: Sequence[str]) -> int | None:
+    """Return the line in which a key begins, or the nearest table above it; `None` if neither."""
+    for length in range(len(path), 0, -1):
+        if (line := _line_of_exactly(text, path[:length])) is not None:
+            return line
+    return None
+
+
+def _line_of_exactly(text: str, path: Sequence[str]) -> int | None:
+    lines = text.splitlines()
+    whole = 0  # lines of the longest beginning that is TOML
+    for count in range(1, len(lines) + 1):
+        try:
+            tree = tomllib.loads("\n".join(lines[:count]))
+        except tomllib.TOMLDecodeError:
+            continue  # in the middle of a value
+        if _has(tree, path):
+            return whole + 1
+        whole = count
+    return None
+
+
+def _has(tree: Any, path: Sequence[str]) -> bool:
+    here = tree
+    for part in path:
+        entries = _entries(here)
+        if part not in entries:
+            return False
+        here = entries[part]
+    return True
+
+
+def _entries(value: Any) -> Mapping[str, Any]:
+    """Return what is inside of a table or list by key or position."""
+    if isinstance(value, dict):
+        return cast("dict[str, Any]", value)
+    if isinstance(value, list):
+        return {str(at): item for at, item in enumerate(cast("list[Any]", value))}
+    return {}
+
+
+def _said(kind: str, message: str, path: Sequence[str], model: type[BaseModel]) -> str:
+    key = ".".join(path)
+    if kind == "missing":
+        return f"{key} is missing"
+    if kind != "extra_forbidden":
+        return f"{key}: {message[:1].lower()}{message[1:]}"
+    allowed = _keys_at(model, path[:-1])
+    near = difflib.get_close_matches(path[-1], allowed, 1)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    return f"unknown key {key}{hint}; allowed here: {', '.join(sorted(allowed))}"
+
+
+def _keys_at(model: type[BaseModel], path: Sequence[str]) -> list[str]:
+    """Return the keys that a table may have, following the types of the models."""
+    here: Any = model
+    for part in path:
+        section = _section(here)
+        # Not a section: a dict of them, whose second type argument is the section.
+        here = section.model_fields[part].annotation if section else get_args(here)[1]
+    section = _section(here)
+    return list(section.model_fields) if section else []
+
+
+def _section(hint: Any) -> type[BaseModel] | None:
+    return hint if isinstance(hint, type) and issubclass(hint, BaseModel) else None
+
+
+def _placed(message: str, file: Path | None, line: int | None) -> str:
+    place = str(file) if file is not None else "configuration"
+    return f"{place}, line {line}: {message}" if line else f"{place}: {message}"

@@ -1,0 +1,127 @@
+"""Where the broker's files are: one private run directory and the names inside it.
+
+It decides and prepares paths; it does not know what is written to them. The client computes the
+same endpoint from the same environment names on its own (the packages do not import each other).
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+RUN_DIR_ENV: Final = "TRUNKLINE_RUN_DIR"
+MAX_SOCKET_PATH_BYTES: Final = 107  # unix(7): sun_path holds 108 bytes with its final NUL
+PRIVATE_DIR_MODE: Final = 0o700
+PRIVATE_FILE_MODE: Final = 0o600
+
+
+class RunDirError(Exception):
+    """The run directory can't be used; the text says why and what to do."""
+
+
+def default_run_dir(environ: Mapping[str, str]) -> Path:
+    """Return the run directory that an environment names; nothing is created.
+
+    `TRUNKLINE_RUN_DIR`, else `$XDG_RUNTIME_DIR/trunkline`, else `~/.local/state/trunkline/run`.
+    """
+    if chosen := environ.get(RUN_DIR_ENV):
+        return Path(chosen).expanduser().absolute()
+    if runtime := environ.get("XDG_RUNTIME_DIR"):
+        return Path(runtime, "trunkline").absolute()
+    home = environ.get("HOME")
+    base = Path(home) if home else Path.home()
+    return base / ".local" / "state" / "trunkline" / "run"
+
+
+@dataclass(frozen=True, slots=True)
+class RunPaths:
+    """The names inside one run directory."""
+
+    root: Path
+
+    @property
+    def control(self) -> Path:
+        """Socket on which clients speak control frames."""
+        return self.root / "control"
+
+    @property
+    def lane(self) -> Path:
+        """Socket on which clients receive chunks."""
+        return self.root / "lane"
+
+    @property
+    def workers(self) -> Path:
+        """Directory of the workers' sockets and output files."""
+        return self.root / "workers"
+
+    @property
+    def workers_control(self) -> Path:
+        """Socket on which workers speak control frames."""
+        return self.workers / "control"
+
+    @property
+    def workers_lane(self) -> Path:
+        """Socket into which workers send chunks."""
+        return self.workers / "lane"
+
+    @property
+    def lock(self) -> Path:
+        """File whose `flock` says that a broker is alive."""
+        return self.root / "broker.lock"
+
+    @property
+    def hints(self) -> Path:
+        """File that names the worker processes alive, for the next broker."""
+        return self.root / "alive.json"
+
+    @property
+    def log(self) -> Path:
+        """Log of a detached broker."""
+        return self.root / "broker.log"
+
+    @property
+    def sockets(self) -> tuple[Path, ...]:
+        """Every socket file."""
+        return (self.control, self.lane, self.workers_control, self.workers_lane)
+
+    def prepare(self) -> None:
+        """Create the directories, private to this user, and check that sockets fit in them.
+
+        Raises:
+            RunDirError: a socket path is too long, a directory belongs to somebody else or is
+                open to others, or can't be created; a directory that was there is not changed.
+        """
+        for path in self.sockets:
+            length = len(os.fsencode(path))
+            if length > MAX_SOCKET_PATH_BYTES:
+                raise RunDirError(
+                    f"run directory {self.root} is too long: {path} has {length} bytes and a socket"
+                    f" path may have {MAX_SOCKET_PATH_BYTES}; set {RUN_DIR_ENV} to a shorter one"
+                )
+        for directory in (self.root, self.workers):
+            _make_private(directory)
+
+
+def ipc(path: Path) -> str:
+    """Return the ZeroMQ endpoint of a socket file."""
+    return f"ipc://{path}"
+
+
+def _make_private(directory: Path) -> None:
+    try:
+        directory.mkdir(mode=PRIVATE_DIR_MODE, parents=True, exist_ok=True)
+        facts = directory.stat()
+    except OSError as exc:
+        raise RunDirError(f"can't create run directory {directory}: {exc.strerror}") from exc
+    if facts.st_uid != os.geteuid():
+        raise RunDirError(f"run directory {directory} belongs to another user (uid {facts.st_uid})")
+    if stat.S_IMODE(facts.st_mode) & 0o077:
+        mode = stat.S_IMODE(facts.st_mode)
+        raise RunDirError(
+            f"run directory {directory} is open to other users (mode {mode:04o});"
+            f" make it private: chmod 700 {directory}"
+        )

@@ -1,0 +1,338 @@
+"""Worker processes: start, watch by pidfd, signal, reap once; also the pids of clients.
+
+It performs what the core decided and reports facts; when a process is started again is not its
+business. Each worker leads a session and process group of its own, so that a Ctrl-C in the
+broker's terminal does not reach it and its helpers go with it. No PDEATHSIG: workers outlive a
+killed broker and are adopted by the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from trunkline_protocol.ids import Generation, PoolName
+
+from trunkline_broker import outputs
+from trunkline_broker.core.effects import Adopt, Signal, Spawn
+from trunkline_broker.core.events import (
+    ClientExited,
+    Event,
+    ProcessExited,
+    ProcessSpawned,
+    SpawnFailed,
+)
+from trunkline_broker.environment import EnvironmentFileError, worker_environment
+from trunkline_broker.hints import Hint, started_ticks, write_hints
+from trunkline_broker.paths import RunPaths, ipc
+
+OUTPUT_CHECK_S: Final = 0.5
+KILL_WAIT_S: Final = 2.0  # a killed process that is still there hangs in the kernel
+_SIGNALS: Final = {"TERM": signal.SIGTERM, "KILL": signal.SIGKILL}
+_UNKNOWN: Final = "unknown status"
+
+
+class WorkerKey(NamedTuple):
+    """Names one process."""
+
+    pool: PoolName
+    slot: int
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class RlimitRule:
+    """A resource limit that every worker gets: `resource.RLIMIT_…` and its value."""
+
+    kind: int
+    value: int
+
+
+@dataclass(slots=True)
+class _Process:
+    key: WorkerKey
+    pid: int
+    pidfd: int
+    is_child: bool
+    leads_group: bool
+    started_ticks: int
+    output: Path | None
+    token: bytes
+
+
+class Processes:
+    """Every process this broker watches, on the running loop."""
+
+    def __init__(
+        self,
+        paths: RunPaths,
+        report: Callable[[Event], None],
+        count: Callable[[str], None],
+        environ: Mapping[str, str],
+        orphan_timeout_s: float,
+        rlimits: tuple[RlimitRule, ...] = (),
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._paths = paths
+        self._report = report
+        self._count = count
+        self._environ = environ
+        self._orphan_timeout_s = orphan_timeout_s
+        self._rlimits = rlimits
+        self._workers: dict[WorkerKey, _Process] = {}
+        self._clients: dict[int, int] = {}  # pid → pidfd
+        self._hints: dict[int, Hint] = {}  # by pid: what the broker before knew of them
+        self._check = self._loop.call_later(OUTPUT_CHECK_S, self._check_outputs)
+
+    # --- starting ---------------------------------------------------------------------------
+
+    def spawn(self, order: Spawn) -> None:
+        """Start a worker; `ProcessSpawned` or `SpawnFailed` is reported before this returns."""
+        key = WorkerKey(order.pool, order.slot, order.generation)
+        output = self._new_output(key)
+        try:
+            pid = self._start(order, output)
+        except (OSError, ValueError, EnvironmentFileError) as exc:
+            self._report(SpawnFailed(*key, reason=f"can't start worker: {exc}"))
+            return
+        # A child that nobody has reaped yet: neither call can meet another process.
+        pidfd = os.pidfd_open(pid)
+        self._limit(pid)
+        ticks = started_ticks(pid) or 0
+        self._watch(_Process(key, pid, pidfd, True, True, ticks, output, order.token))
+        self._report(ProcessSpawned(*key, pid=pid))
+
+    def adopt(self, order: Adopt) -> None:
+        """Watch a process that this broker did not start; `ProcessExited` if it is gone."""
+        key = WorkerKey(order.pool, order.slot, order.generation)
+        if key in self._workers:
+            return
+        hint = self._hints.pop(order.pid, None)
+        try:
+            pidfd = os.pidfd_open(order.pid)
+            leads_group = os.getsid(order.pid) == order.pid
+        except (ProcessLookupError, ValueError):
+            self._report(ProcessExited(*key, exit_text=_UNKNOWN))
+            return
+        ticks = started_ticks(order.pid) or 0
+        if hint is not None and hint.started_ticks != ticks:  # the pid is another process's now
+            os.close(pidfd)
+            self._report(ProcessExited(*key, exit_text=_UNKNOWN))
+            return
+        output = Path(hint.output) if hint is not None and hint.output else None
+        process = _Process(key, order.pid, pidfd, False, leads_group, ticks, output, order.token)
+        self._watch(process)
+
+    def remember(self, hints: list[Hint]) -> None:
+        """Take what the broker before knew of workers that may be adopted."""
+        self._hints = {hint.pid: hint for hint in hints}
+
+    def _new_output(self, key: WorkerKey) -> Path | None:
+        directory = self._paths.workers
+        path = outputs.output_path(directory, key.pool, key.slot, *key.generation)
+        try:
+            outputs.prune(directory, key.pool, key.slot)
+            os.close(outputs.open_output(path))
+        except OSError:
+            self._count("output.lost")  # disk full: the worker runs, what it prints is not kept
+            return None
+        return path
+
+    def _start(self, order: Spawn, output: Path | None) -> int:
+        python = order.spec.python or sys.executable
+        sink = os.open(output or os.devnull, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        boot = os.memfd_create("boot")
+        try:
+            os.write(boot, json.dumps(self._boot_document(order)).encode())
+            os.lseek(boot, 0, os.SEEK_SET)
+            child = subprocess.Popen(  # noqa: S603  # the command is the configuration's
+                [python, "-m", "trunkline_workers", "--boot-fd", str(boot)],
+                stdin=subprocess.DEVNULL,
+                stdout=sink,
+                stderr=sink,
+                env=worker_environment(order.spec, self._environ),
+                pass_fds=(boot,),
+                start_new_session=True,
+            )
+        finally:
+            os.close(boot)
+            os.close(sink)
+        child.returncode = 0  # reaped through its pidfd; keeps `Popen` from ever waiting for it
+        return child.pid
+
+    def _boot_document(self, order: Spawn) -> dict[str, object]:
+        return {
+            "control": ipc(self._paths.workers_control),
+            "pool": order.pool,
+            "slot": order.slot,
+            "generation": list(order.generation),
+            "token": order.token.hex(),
+            "adapter": order.spec.adapter,
+            "providers": list(order.spec.providers),
+            "options": dict(order.spec.options),
+            "standby": order.standby,
+            "orphanTimeoutMs": int(self._orphan_timeout_s * 1000),
+        }
+
+    def _limit(self, pid: int) -> None:
+        for rule in self._rlimits:
+            resource.prlimit(pid, rule.kind, (rule.value, rule.value))
+
+    # --- watching ---------------------------------------------------------------------------
+
+    def _watch(self, process: _Process) -> None:
+        self._workers[process.key] = process
+        self._loop.add_reader(process.pidfd, self._on_exit, process)
+        self._write_hints()
+
+    def _on_exit(self, process: _Process) -> None:
+        self._loop.remove_reader(process.pidfd)
+        # Before reaping, while the pid still names this group: what it left behind goes too.
+        if process.leads_group:
+            _signal(process, signal.SIGKILL)
+        text = _reap(process.pidfd) if process.is_child else _UNKNOWN
+        os.close(process.pidfd)
+        del self._workers[process.key]
+        self._write_hints()
+        self._keep_below(process)
+        tail = outputs.last_lines(process.output) if process.output else ()
+        self._report(ProcessExited(*process.key, exit_text=text, output_tail=tail))
+
+    def _write_hints(self) -> None:
+        hints = [
+            Hint(
+                pool=process.key.pool,
+                slot=process.key.slot,
+                epoch=process.key.generation.epoch,
+                number=process.key.generation.number,
+                pid=process.pid,
+                started_ticks=process.started_ticks,
+                output=str(process.output or ""),
+                token=process.token.hex(),
+            )
+            for process in self._workers.values()
+        ]
+        try:
+            write_hints(self._paths.hints, hints)
+        except OSError:
+            self._count("hints.lost")  # disk full: the next broker may start what it need not
+
+    def _check_outputs(self) -> None:
+        self._check = self._loop.call_later(OUTPUT_CHECK_S, self._check_outputs)
+        for process in self._workers.values():
+            self._keep_below(process)
+
+    def _keep_below(self, process: _Process) -> None:
+        if process.output is None:
+            return
+        try:
+            is_cut = outputs.keep_below(process.output)
+        except OSError:
+            self._count("output.lost")
+            return
+        if is_cut:
+            self._count("output.cut")
+
+    # --- signals ----------------------------------------------------------------------------
+
+    def signal(self, order: Signal) -> None:
+        """Signal a worker's process group; nothing if it has exited."""
+        process = self._workers.get(WorkerKey(order.pool, order.slot, order.generation))
+        if process is not None:
+            _signal(process, _SIGNALS[order.signal])
+
+    def kill_all(self) -> int:
+        """Kill what is left, wait up to two seconds for each; return how many there were."""
+        left = list(self._workers.values())
+        for process in left:
+            _signal(process, signal.SIGKILL)
+        for process in left:
+            gone = select.poll()
+            gone.register(process.pidfd, select.POLLIN)
+            if gone.poll(KILL_WAIT_S * 1000):
+                self._on_exit(process)
+        return len(left)
+
+    # --- clients ----------------------------------------------------------------------------
+
+    def watch_client(self, pid: int) -> None:
+        """Report `ClientExited` when the process ends, at once if it is gone."""
+        if pid in self._clients:
+            return
+        try:
+            pidfd = os.pidfd_open(pid)
+        except (ProcessLookupError, ValueError):
+            self._report(ClientExited(pid))
+            return
+        self._clients[pid] = pidfd
+        self._loop.add_reader(pidfd, self._on_client_exit, pid)
+
+    def unwatch_client(self, pid: int) -> None:
+        """Forget a process; nothing if it is not watched."""
+        pidfd = self._clients.pop(pid, None)
+        if pidfd is not None:
+            self._loop.remove_reader(pidfd)
+            os.close(pidfd)
+
+    def _on_client_exit(self, pid: int) -> None:
+        self.unwatch_client(pid)
+        self._report(ClientExited(pid))
+
+    def close(self) -> None:
+        """Stop watching; processes are left alone and the hint file names them."""
+        self._check.cancel()
+        for pid in list(self._clients):
+            self.unwatch_client(pid)
+        for process in self._workers.values():
+            self._loop.remove_reader(process.pidfd)
+            os.close(process.pidfd)
+        self._workers.clear()
+
+    def figures(self) -> list[dict[str, object]]:
+        """Return what the status document says of each process."""
+        return [
+            {
+                "pool": process.key.pool,
+                "slot": process.key.slot,
+                "generation": list(process.key.generation),
+                "pid": process.pid,
+                "adopted": not process.is_child,
+                "output": str(process.output or ""),
+            }
+            for process in self._workers.values()
+        ]
+
+
+def alive(hints: list[Hint]) -> list[Hint]:
+    """Return the hints whose very process still lives."""
+    return [hint for hint in hints if started_ticks(hint.pid) == hint.started_ticks]
+
+
+def _signal(process: _Process, number: signal.Signals) -> None:
+    """Signal the group that a worker leads; a worker started by hand in some shell only itself."""
+    with contextlib.suppress(ProcessLookupError):  # nobody left: the wanted state
+        if process.leads_group:
+            os.killpg(process.pid, number)
+        else:
+            signal.pidfd_send_signal(process.pidfd, number)
+
+
+def _reap(pidfd: int) -> str:
+    facts = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
+    if facts is None:
+        raise AssertionError("a readable pidfd of a child that can't be reaped")
+    if facts.si_code == os.CLD_EXITED:
+        return f"status {facts.si_status}"
+    known = {number.value: f" ({number.name})" for number in signal.Signals}
+    return f"signal {facts.si_status}{known.get(facts.si_status, '')}"  # real-time ones: no name

@@ -1,0 +1,246 @@
+"""A control socket: a raw ROUTER on the loop, bytes in, events out, frames back.
+
+It knows connections, never what a frame means. Rules it stands for:
+
+- ZeroMQ's descriptor is edge-triggered: after every drain and every send `EVENTS` is looked at
+  again, and a drain stops after a fixed number of frames so that nobody starves the loop.
+- A peer is a routing id that ZeroMQ gave out, on one connection. `SRCFD` names the connection of
+  each frame, the monitor tells when one closes. A descriptor number is used again, but ZeroMQ
+  reports the end of the old connection before it can open the new one; so the monitor is read
+  before a peer is noted, and never after.
+- Unreachable (`EHOSTUNREACH`): the frame is dropped and counted and the peer reported as gone.
+- Not reading (`EAGAIN`): the bound of a peer is `SEND_LIMIT_FRAMES`, enough for two answers to
+  every call it may hold open, so a peer at it has not read for long. Its frame is dropped and
+  counted and the peer is reported as gone, which makes the broker answer `WHO` to whatever it says
+  next: it greets again and restates everything, and since all frames are idempotent nothing that
+  was dropped matters. A stopped client comes back that way; a stopped worker has lost its lease
+  long before.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import socket
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Protocol
+
+import zmq
+from trunkline_protocol import limits
+from trunkline_protocol.codec import Direction, decode, encode
+from trunkline_protocol.failure import RemoteProtocolError
+from trunkline_protocol.frames import Frame
+
+from trunkline_broker.paths import PRIVATE_FILE_MODE, ipc
+from trunkline_broker.sockets import Context, Socket, descriptor, has_input
+
+DRAIN_FRAMES: Final = 64  # of one turn; then the loop looks at everybody else
+SEND_LIMIT_FRAMES: Final = 2 * limits.MAX_OPEN_CALLS_PER_CLIENT
+RECEIVE_LIMIT_FRAMES: Final = 500  # of one peer; it waits beyond it
+LINGER_MS: Final = 200  # the last frames before the end of the process
+_CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid: unix(7)
+_MONITOR_EVENT: Final = struct.Struct("=Hi")
+
+
+class Receiver(Protocol):
+    """Who takes what a router has found out."""
+
+    def on_frame(self, peer: bytes, frame: Frame, pid: int | None) -> None:
+        """Take a decoded frame; `pid` is the sender's if the kernel knows it."""
+        ...
+
+    def on_rejected(self, peer: bytes, code: str, message: str) -> None:
+        """Take note of a frame that could not be decoded."""
+        ...
+
+    def on_gone(self, peer: bytes) -> None:
+        """Take note that a peer's connection is over, or as good as over."""
+        ...
+
+    def on_count(self, name: str) -> None:
+        """Count something."""
+        ...
+
+
+@dataclass(slots=True)
+class _Peer:
+    fd: int
+    pid: int | None
+
+
+class Router:
+    """One bound ROUTER socket on the running loop."""
+
+    def __init__(self, context: Context, path: Path, way: Direction, to: Receiver) -> None:
+        """Bind; the socket file is private to this user.
+
+        Raises:
+            zmq.ZMQError: it can't be bound.
+        """
+        self._way = way
+        self._to = to
+        self._peers: dict[bytes, _Peer] = {}
+        self._by_fd: dict[int, set[bytes]] = {}
+        self._loop = asyncio.get_running_loop()
+        self._look: asyncio.Handle | None = None
+        self._socket = _bound(context, path)
+        self._monitor = _monitored(context, self._socket)
+        self._fds = (descriptor(self._socket), descriptor(self._monitor))
+        self._loop.add_reader(self._fds[0], self._on_readable)
+        self._loop.add_reader(self._fds[1], self._on_monitor)
+        self._look_again()  # whatever came between bind and add_reader has made its edge already
+        self._look_again_at_monitor = self._loop.call_soon(self._on_monitor)
+
+    @property
+    def peer_count(self) -> int:
+        """Connections that have sent something."""
+        return len(self._peers)
+
+    def drain(self, most: int) -> int:
+        """Take up to `most` frames that have arrived; return how many there were."""
+        for taken in range(most):
+            try:
+                head = self._socket.recv(zmq.DONTWAIT, copy=False)
+            except zmq.Again:
+                return taken
+            self._take(head)
+        return most
+
+    def send(self, peer: bytes, frame: Frame) -> None:
+        """Send a frame, or drop and count it where the peer is gone or does not read."""
+        try:
+            self._socket.send_multipart([peer, *encode(frame)], zmq.DONTWAIT)
+        except zmq.Again:
+            self._to.on_count("control.peer_stuck")
+            self._forget(peer)
+        except zmq.ZMQError as exc:
+            if exc.errno != errno.EHOSTUNREACH:
+                raise
+            self._to.on_count("control.peer_unreachable")
+            self._forget(peer)
+        self._look_again()
+
+    def close(self) -> None:
+        """Leave the loop and close; frames already sent have `LINGER_MS` to leave."""
+        for fd in self._fds:
+            self._loop.remove_reader(fd)
+        if self._look is not None:
+            self._look.cancel()
+        self._look_again_at_monitor.cancel()
+        self._socket.disable_monitor()
+        self._monitor.close(0)
+        self._socket.close(LINGER_MS)
+
+    # --- arrivals ---------------------------------------------------------------------------
+
+    def _on_readable(self) -> None:
+        if self.drain(DRAIN_FRAMES) == DRAIN_FRAMES:
+            self._look_again()
+
+    def _look_again(self) -> None:
+        if self._look is None:
+            self._look = self._loop.call_soon(self._on_look)
+
+    def _on_look(self) -> None:
+        self._look = None
+        if has_input(self._socket):
+            self._on_readable()
+
+    def _take(self, head: zmq.Frame) -> None:
+        peer = head.bytes
+        known = self._note(peer, head.get(zmq.SRCFD))
+        parts = self._parts()
+        try:
+            frame = decode(parts, self._way)
+        except RemoteProtocolError as exc:
+            self._to.on_rejected(peer, exc.code, str(exc))
+        else:
+            self._to.on_frame(peer, frame, known.pid)
+
+    def _parts(self) -> list[bytes]:
+        """Read the parts behind the routing id; those beyond what a frame may have are dropped."""
+        parts: list[bytes] = []
+        while self._socket.getsockopt(zmq.RCVMORE):
+            part = self._socket.recv(zmq.DONTWAIT)
+            if len(parts) <= limits.MAX_PARTS:
+                parts.append(part)
+        return parts
+
+    # --- connections ------------------------------------------------------------------------
+
+    def _note(self, peer: bytes, fd: int) -> _Peer:
+        known = self._peers.get(peer)
+        if known is not None and known.fd == fd:
+            return known
+        self._read_monitor()
+        known = _Peer(fd, _pid_of(fd))
+        self._peers[peer] = known
+        self._by_fd.setdefault(fd, set()).add(peer)
+        return known
+
+    def _forget(self, peer: bytes) -> None:
+        known = self._peers.pop(peer, None)
+        if known is None:
+            return
+        here = self._by_fd[known.fd]
+        here.discard(peer)
+        if not here:
+            del self._by_fd[known.fd]
+        # Later, not now: the caller is in the middle of performing effects.
+        self._loop.call_soon(self._to.on_gone, peer)
+
+    def _on_monitor(self) -> None:
+        # Until EVENTS says there is nothing: the monitor's descriptor is edge-triggered too.
+        while has_input(self._monitor):
+            self._read_monitor()
+
+    def _read_monitor(self) -> None:
+        while True:
+            try:
+                packed, _ = self._monitor.recv_multipart(zmq.DONTWAIT)
+            except zmq.Again:
+                return
+            _, fd = _MONITOR_EVENT.unpack(packed)
+            for peer in list(self._by_fd.get(fd, ())):
+                self._forget(peer)
+
+
+def _bound(context: Context, path: Path) -> Socket:
+    router = context.socket(zmq.ROUTER)
+    router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    router.setsockopt(zmq.LINGER, LINGER_MS)
+    router.setsockopt(zmq.MAXMSGSIZE, limits.MAX_PART_BYTES)
+    router.setsockopt(zmq.SNDHWM, SEND_LIMIT_FRAMES)
+    router.setsockopt(zmq.RCVHWM, RECEIVE_LIMIT_FRAMES)
+    try:
+        router.bind(ipc(path))
+        path.chmod(PRIVATE_FILE_MODE)
+    except (zmq.ZMQError, OSError):
+        router.close(0)
+        raise
+    return router
+
+
+def _monitored(context: Context, router: Socket) -> Socket:
+    address = f"inproc://monitor-{descriptor(router)}"
+    router.monitor(address, zmq.EVENT_DISCONNECTED)
+    monitor = context.socket(zmq.PAIR)
+    monitor.setsockopt(zmq.LINGER, 0)
+    # ZeroMQ's thread blocks on a full monitor, with a lock that closing the socket needs.
+    monitor.setsockopt(zmq.RCVHWM, 0)
+    monitor.connect(address)
+    return monitor
+
+
+def _pid_of(fd: int) -> int | None:
+    """Return the pid at the other end of a local connection; `None` for TCP and closed ones."""
+    try:
+        with socket.socket(fileno=os.dup(fd)) as connection:
+            packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    except OSError:
+        return None
+    pid, _, _ = _CREDENTIALS.unpack(packed)
+    return pid or None
