@@ -261,6 +261,7 @@ class WorkerCalls:
         finish: Finish,
         usage: Mapping[str, Any] | None,
         now_s: float,
+        arrays: Sequence[Sequence[Any]] = (),
     ) -> _Effects:
         """Take the terminal finish, send it behind what waits, and report the end once it is out.
 
@@ -270,13 +271,14 @@ class WorkerCalls:
             finish: the one terminal finish; a second one is only counted.
             usage: the token counts as a camelCase map, if known; reported in `ENDED`.
             now_s: monotonic seconds.
+            arrays: the last chunks before it, so that they share its frame.
         """
         found = self._held.get((call, attempt))
         if found is None or found.ending is not None:
-            return [Count("late_chunks")]
+            return [Count("late_chunks", len(arrays) + 1)]
         if found.first_s is None:
             found.first_s = now_s
-        found.queue((finish.to_array(),))
+        found.queue((*arrays, finish.to_array()))
         found.ending = Ending(_compact(finish.reason), usage, _figures(found, finish, now_s))
         return self._send(found, now_s)
 

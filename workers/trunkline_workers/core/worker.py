@@ -158,15 +158,26 @@ class WorkerCore:
         return self._metered(self.calls.on_chunks(call, attempt, arrays, now_s), now_s)
 
     def on_finish(
-        self, call: CallId, attempt: int, finish: Finish, usage: TokenUsage | None, now_s: float
+        self,
+        call: CallId,
+        attempt: int,
+        finish: Finish,
+        usage: TokenUsage | None,
+        now_s: float,
+        arrays: Sequence[Sequence[Any]] = (),
     ) -> list[Effect]:
-        """Take the one terminal finish of an attempt, with the token counts if they are known."""
+        """Take the one terminal finish of an attempt and the last chunks before it.
+
+        Token counts come along if they are known.
+        """
         meter = self._meters.pop((call, attempt), None)
         if meter is not None:
+            if arrays:
+                meter.on_chunks(len(arrays), now_s)
             tokens = 0 if usage is None else usage.output_tokens
             meter.on_finish(tokens, is_failure=finish.reason.kind in FAILED_KINDS)
         counts = None if usage is None else usage.to_dict()
-        effects = self.calls.on_finish(call, attempt, finish, counts, now_s)
+        effects = self.calls.on_finish(call, attempt, finish, counts, now_s, arrays)
         return self._metered(effects, now_s)
 
     def room(self, call: CallId, attempt: int) -> int:
