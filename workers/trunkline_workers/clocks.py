@@ -40,7 +40,15 @@ class StreamClocks:
         limit_s: that limit in seconds.
     """
 
-    __slots__ = ("_armed_at", "_has_bytes", "_limits", "_progress_s", "_total_s", "limit", "limit_s")
+    __slots__ = (
+        "_armed_at",
+        "_has_bytes",
+        "_limits",
+        "_progress_s",
+        "_total_s",
+        "limit",
+        "limit_s",
+    )
 
     def __init__(self, limits: StreamLimits) -> None:
         self.limit = ""

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar, cast
 
@@ -151,7 +151,8 @@ class HttpClient:
         """Return httpx's own context of a streamed request."""
         if self._client is None:
             raise AssertionError("the client is used before open()")
-        timeout = httpx.Timeout(None, connect=limits.connect_s)
+        # aiohttp's `pool` limit also covers what its `connect` one leaves out: names and TLS.
+        timeout = httpx.Timeout(None, connect=limits.connect_s, pool=limits.connect_s)
         return self._client.stream(
             request.method,
             request.url,
@@ -195,49 +196,49 @@ class _Exchange:
 
     def __init__(self, client: HttpClient, request: HttpRequest, limits: StreamLimits) -> None:
         self.connect_s = limits.connect_s
+        self.head: asyncio.Future[httpx.Response] = asyncio.get_running_loop().create_future()
+        self.body: AsyncIterator[bytes] | None = None
         self._client = client
         self._closing = asyncio.Event()
+        self._has_head = False
         self._is_complete = False
-        self.head: asyncio.Future[httpx.Response] = asyncio.get_running_loop().create_future()
         self._task = client.own(self._run(request, limits))
 
     async def _run(self, request: HttpRequest, limits: StreamLimits) -> None:
+        head = self.head
         try:
             async with self._client.stream(request, limits) as response:
-                if not self.head.done():
-                    self.head.set_result(response)
+                self._has_head = True
+                if not head.done():
+                    head.set_result(response)
                 await self._closing.wait()
-                if self._is_complete:
-                    await _drain(response)
+                if self._is_complete and self.body is not None:
+                    await _drain(self.body)
         except Exception as exc:  # noqa: BLE001 - every failure belongs to the caller
-            if not self.head.done():
-                self.head.set_exception(exc)
+            if not head.done():
+                head.set_exception(exc)
+                head.exception()  # seen, even if the caller has gone
         finally:
-            if not self.head.done():
-                self.head.cancel()
-            elif not self.head.cancelled():
-                self.head.exception()  # retrieved, even if the caller was cancelled before
+            head.cancel()
             self._client.return_slot()
 
     async def close(self, *, is_complete: bool) -> None:
-        """Close the connection, or give it back if the body is complete."""
-        if self._task.done():
-            return
-        if is_complete:  # the end of the body is taken in the background, nobody waits for it
-            self._is_complete = True
-            self._closing.set()
-            return
+        """Close the connection, or give it back if the body is complete; idempotent."""
+        self._is_complete = is_complete
         self._closing.set()
-        if not self.head.done():
+        if self._task.done() or is_complete:  # its end comes in the background
+            return
+        if not self._has_head:
             self._task.cancel()
         await asyncio.wait([self._task])  # a second cancellation stops this wait, not the close
 
 
-async def _drain(response: httpx.Response) -> None:
+async def _drain(body: AsyncIterator[bytes]) -> None:
     """Read the end of a body whose content is complete, so that the connection can be reused."""
-    with contextlib.suppress(TimeoutError, httpx.HTTPError, httpx.StreamError):
+    # What goes wrong here only costs the connection, which is then closed.
+    with contextlib.suppress(Exception):
         async with asyncio.timeout(_DRAIN_S):
-            async for _ in cast("AsyncIterator[bytes]", response.stream):
+            async for _ in body:
                 pass
 
 
@@ -272,7 +273,9 @@ class HttpResponse:
             text = f"the provider compressed its answer with {encoding!r}, which is not supported"
             raise LlmError(LlmFailure(text, Code.MALFORMED_RESPONSE))
         is_plain = encoding in {"", "identity"}
-        self._body = response.aiter_raw() if is_plain else response.aiter_bytes()
+        # Without decompression the transport's own iterator does, and costs two hops less.
+        stream = cast("AsyncIterable[bytes]", response.stream)
+        self._exchange.body = self._body = aiter(stream) if is_plain else response.aiter_bytes()
 
     async def read(self) -> bytes:
         """Return the next bytes of the body, `b""` at its end.
@@ -332,7 +335,7 @@ class HttpResponse:
             if watchdog.took_effect():
                 raise LlmError(_limit_passed(clocks)) from None
             raise
-        except (httpx.HTTPError, httpx.StreamError, httpx.InvalidURL, OSError, ValueError) as exc:
+        except Exception as exc:  # noqa: BLE001 - aiohttp's errors pass httpx-aiohttp in part
             raise LlmError(transport_failure(exc, self._exchange.connect_s)) from exc
         finally:
             watchdog.disarm()
@@ -366,4 +369,6 @@ def transport_failure(exc: Exception, connect_s: float) -> LlmFailure:
     if isinstance(exc, ValueError) and not isinstance(exc, OSError):
         return LlmFailure(f"the request can't be sent: {exc}", Code.INVALID_REQUEST)
     kind = type(exc).__name__
-    return LlmFailure(f"the connection to the provider failed: {exc or kind} ({kind})", Code.TRANSPORT)
+    return LlmFailure(
+        f"the connection to the provider failed: {exc or kind} ({kind})", Code.TRANSPORT
+    )

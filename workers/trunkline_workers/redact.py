@@ -20,7 +20,9 @@ _PATTERNS: Final = (
     re.compile(r"\b(?:sk|pk|rk|gsk|xai|pplx|hf|nvapi|key)[-_][A-Za-z0-9_\-]{8,}"),
     re.compile(r"\bAIza[A-Za-z0-9_\-]{8,}"),
     re.compile(r"(?i)(?<=bearer )[A-Za-z0-9._~+/\-]{6,}=*"),
-    re.compile(r"(?i)(?<=[?&]key=)[^&\s\"']+|(?<=[?&]api_key=)[^&\s\"']+|(?<=[?&]token=)[^&\s\"']+"),
+    re.compile(
+        r"(?i)(?<=[?&]key=)[^&\s\"']+|(?<=[?&]api_key=)[^&\s\"']+|(?<=[?&]token=)[^&\s\"']+"
+    ),
 )
 
 

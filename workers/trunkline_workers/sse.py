@@ -19,6 +19,7 @@ MAX_EVENT_BYTES: Final = 16 * 1024 * 1024  # one event; inline images of provide
 STRAY_BYTES: Final = 4096  # kept of lines that are no field: enough for an error envelope
 
 _BOM: Final = b"\xef\xbb\xbf"
+_OTHER_FIELDS: Final = frozenset({b"event", b"id", b"retry"})
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 
 
@@ -31,6 +32,7 @@ class SseDecoder:
 
     Attributes:
         comments: comment lines seen so far (keep-alives).
+        has_events: whether any field of an event was seen.
     """
 
     __slots__ = (
@@ -43,6 +45,7 @@ class SseDecoder:
         "_skip_lf",
         "_stray",
         "comments",
+        "has_events",
     )
 
     def __init__(self, on_comment: Callable[[bytes], None] | None = None) -> None:
@@ -52,6 +55,7 @@ class SseDecoder:
             on_comment: takes the text of each comment line, without the leading colon and space.
         """
         self.comments = 0
+        self.has_events = False
         self._on_comment = on_comment
         self._parts: list[bytes] = []  # the unfinished line, as it came
         self._parts_bytes = 0
@@ -112,6 +116,7 @@ class SseDecoder:
         for piece in pieces:
             if piece.startswith(b"data: ") and b"\n" not in piece:
                 append(piece[6:])
+                self.has_events = True
             elif piece:
                 out += self._lines([*piece.split(b"\n"), b"", b""])
         if tail:
@@ -134,13 +139,16 @@ class SseDecoder:
         """Take one line that is not empty."""
         name, colon, value = line.partition(b":")
         if name == b"data":
+            self.has_events = True
             self._data.append(value.removeprefix(b" "))
             self._data_bytes += len(value) + 1
         elif not name and colon:
             self.comments += 1
             if self._on_comment is not None:
                 self._on_comment(value.removeprefix(b" "))
-        elif name not in {b"event", b"id", b"retry"} and len(self._stray) < STRAY_BYTES:
+        elif name in _OTHER_FIELDS:
+            self.has_events = True
+        elif len(self._stray) < STRAY_BYTES:
             self._stray += line[: STRAY_BYTES - len(self._stray)] + b"\n"
 
     def _take(self) -> bytes:

@@ -266,7 +266,9 @@ class Translator:
         elif not (self._rules.repairs_tool_calls and call.has_whole(arguments)):
             out.append(call.delta(arguments))
 
-    def _find_call(self, index: int | None, call_id: str | None, name: str | None) -> CallState | None:
+    def _find_call(
+        self, index: int | None, call_id: str | None, name: str | None
+    ) -> CallState | None:
         """Find the call that a piece continues; `None`: it begins a new one."""
         known = self._blocks.calls
         if index is not None:

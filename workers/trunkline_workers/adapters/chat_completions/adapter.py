@@ -1,0 +1,301 @@
+"""The chat-completions adapter: joins configuration, request, response and translation.
+
+It holds no rule of its own: requests are written by `serialize`, responses read by `translate`, the
+bytes and limits are `http`'s and `streaming`'s.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import aclosing
+from datetime import UTC, datetime
+from functools import partial
+from typing import Final, cast
+
+import msgspec
+
+from trunkline_protocol.chunks import StreamChunk
+from trunkline_protocol.content import ImageBlock
+from trunkline_protocol.failure import Code, LlmError, LlmFailure
+from trunkline_protocol.http_failure import http_failure, in_band_failure, request_id
+from trunkline_protocol.models import (
+    LlmModelContext,
+    LlmModelInfo,
+    LlmModelReasoningInfo,
+    LlmProviderInfo,
+    LlmReasoningEffortInfo,
+    LlmResolvedModelInfo,
+)
+from trunkline_protocol.options import GenerateOptions
+from trunkline_protocol.retry_policy import ResolvedRetryPolicy
+from trunkline_workers.adapter import AdapterContext, LlmAdapter
+from trunkline_workers.adapters.chat_completions.config import ChatConfig, read_config
+from trunkline_workers.adapters.chat_completions.profiles import ModelFacts
+from trunkline_workers.adapters.chat_completions.serialize import (
+    ResolvedImage,
+    build_body,
+    image_blocks,
+    offered_efforts,
+)
+from trunkline_workers.adapters.chat_completions.translate import Translator
+from trunkline_workers.credentials import KeySource
+from trunkline_workers.http import HttpClient, HttpRequest, HttpResponse
+from trunkline_workers.redact import redact
+from trunkline_workers.streaming import translate_stream
+
+ImageResolver = Callable[[ImageBlock], Awaitable[ResolvedImage]]
+
+_ERROR_BODY_BYTES: Final = 256 * 1024
+_MODELS_BODY_BYTES: Final = 8 * 1024 * 1024  # OpenRouter's list has about 1 MB
+
+
+class ChatCompletionsAdapter(LlmAdapter):
+    """Speaks the chat-completions API with one provider, by a profile."""
+
+    def __init__(
+        self,
+        config: ChatConfig,
+        context: AdapterContext | None = None,
+        *,
+        resolve_image: ImageResolver | None = None,
+    ) -> None:
+        """Describe the adapter; `open` connects nothing either, calls do.
+
+        Args:
+            config: from `read_config`.
+            context: of the worker.
+            resolve_image: reads an attachment; without it images are missing attachments.
+        """
+        self._config = config
+        self._context = context or AdapterContext(name="chat_completions")
+        self._resolve_image = resolve_image
+        self._http = HttpClient(config.client)
+        self._keys = KeySource(
+            owner=self._context.name,
+            variable=config.key_env,
+            file=config.key_file,
+            required=config.profile.needs_key,
+            environ=self._context.environ,
+        )
+
+    @classmethod
+    def create(cls, context: AdapterContext) -> ChatCompletionsAdapter:
+        """Build the adapter from the worker's options."""
+        return cls(read_config(context.options), context)
+
+    @property
+    def connections_in_use(self) -> int:
+        """Connections that calls hold at this moment."""
+        return self._http.in_use
+
+    def default_providers(self) -> Sequence[str]:
+        """Name the route of the profile."""
+        return (self._config.profile.route,)
+
+    async def open(self) -> None:
+        """Make the HTTP client ready."""
+        await self._http.open()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.close()
+
+    def provider_info(self, provider: str) -> LlmProviderInfo:
+        """Describe a route; only the profile's own has the profile's name."""
+        profile = self._config.profile
+        return LlmProviderInfo(
+            id=provider, name=profile.name if provider == profile.route else provider
+        )
+
+    def provider_retry_policy(self, provider: str) -> ResolvedRetryPolicy | None:
+        """Return the configured policy."""
+        del provider
+        return self._config.retry_policy
+
+    async def list_models(self, provider: str) -> Sequence[LlmModelInfo]:
+        """List the configured models, or those of the provider's own list."""
+        profile = self._config.profile
+        models: Sequence[ModelFacts] = profile.models
+        if profile.lists_models:
+            models = await self._fetch_models()
+        return [
+            LlmModelInfo(
+                provider=provider, id=model.id, name=model.name, input_modalities=_modalities(model)
+            )
+            for model in models
+        ]
+
+    async def resolve_model(self, provider: str, model: str) -> LlmResolvedModelInfo:
+        """Resolve a model from the configuration; every model id is accepted."""
+        config = self._config
+        facts = self._facts(model)
+        window = facts.context_window or config.context_window
+        efforts = offered_efforts(config.profile.request, config.defaults)
+        reasoning = LlmModelReasoningInfo(
+            efforts=tuple(LlmReasoningEffortInfo(id=each, name=each.title()) for each in efforts),
+            default_effort=config.defaults.reasoning_effort,
+        )
+        return LlmResolvedModelInfo(
+            provider=provider,
+            id=model,
+            name=facts.name,
+            input_modalities=_modalities(facts) if facts in config.profile.models else None,
+            context=None if window is None else LlmModelContext(context_window=window),
+            default_max_tokens=facts.max_tokens or config.default_max_tokens,
+            reasoning=reasoning if efforts else None,
+        )
+
+    async def stream(self, options: GenerateOptions) -> AsyncGenerator[list[StreamChunk]]:
+        """Stream one model call.
+
+        Raises:
+            LlmError: before any I/O for a request that can't be made, or whatever ended the
+                stream; no key is in its text.
+        """
+        key: str | None = None
+        try:
+            key = await self._keys.read()
+            request = await self._request(options, key)
+            async with aclosing(self._exchange(request, options)) as lists:
+                async for chunks in lists:
+                    yield chunks
+        except LlmError as exc:
+            raise _without_key(exc, key) from None
+
+    async def _exchange(
+        self, request: HttpRequest, options: GenerateOptions
+    ) -> AsyncGenerator[list[StreamChunk]]:
+        """Send the request and translate its answer."""
+        config = self._config
+        response = await self._http.send(request, config.limits)
+        is_complete = False
+        try:
+            if not 200 <= response.status < 300:
+                raise LlmError(await _refusal(response))
+            translator = Translator(
+                config.profile.response,
+                partial(in_band_failure, request_id=request_id(response.headers)),
+                max_tokens=options.max_tokens,
+                context_window=self._facts(options.model).context_window or config.context_window,
+            )
+            lists = translate_stream(response, translator, config.limits.grace_s)
+            async with aclosing(lists):
+                async for chunks in lists:
+                    is_complete = translator.is_done and translator.failure is None
+                    yield chunks
+        finally:
+            await response.close(is_complete=is_complete)
+
+    async def _request(self, options: GenerateOptions, key: str | None) -> HttpRequest:
+        config = self._config
+        body = build_body(
+            options,
+            config.profile.request,
+            config.defaults,
+            images=await self._images(options),
+            report=self._context.report,
+        )
+        headers = {
+            **config.headers,
+            "content-type": "application/json",
+            "accept": "text/event-stream",
+            **self._auth(key),
+        }
+        return HttpRequest("POST", f"{config.base_url}/chat/completions", headers, _encode(body))
+
+    def _auth(self, key: str | None) -> dict[str, str]:
+        if key is None:
+            return {}
+        header = self._config.key_header
+        return {header: f"Bearer {key}" if header.lower() == "authorization" else key}
+
+    async def _images(self, options: GenerateOptions) -> dict[str, ResolvedImage]:
+        """Resolve the images of a request, if the provider takes any."""
+        resolve = self._resolve_image
+        if resolve is None or self._config.profile.request.images == "none":
+            return {}
+        return {
+            block.attachment.attachment_id: await resolve(block) for block in image_blocks(options)
+        }
+
+    def _facts(self, model: str) -> ModelFacts:
+        known = (facts for facts in self._config.profile.models if facts.id == model)
+        return next(known, ModelFacts(id=model, name=model))
+
+    async def _fetch_models(self) -> list[ModelFacts]:
+        """Ask the provider for its models."""
+        key = await self._keys.read()
+        config = self._config
+        request = HttpRequest(
+            "GET", f"{config.base_url}/models", {**config.headers, **self._auth(key)}
+        )
+        try:
+            response = await self._http.send(request, config.limits)
+            try:
+                if not 200 <= response.status < 300:
+                    raise LlmError(await _refusal(response))
+                body, is_complete = await response.read_all(_MODELS_BODY_BYTES)
+            finally:
+                await response.close()
+        except LlmError as exc:
+            raise _without_key(exc, key) from None
+        return _models(body if is_complete else b"")
+
+
+def _modalities(model: ModelFacts) -> tuple[str, ...]:
+    return ("text", "image") if model.images else ("text",)
+
+
+def _encode(body: Mapping[str, object]) -> bytes:
+    try:
+        return msgspec.json.encode(body)
+    except UnicodeEncodeError:  # a lone surrogate in a text: JSON can say it, UTF-8 can't
+        return json.dumps(body).encode()
+
+
+async def _refusal(response: HttpResponse) -> LlmFailure:
+    """Describe a response that is not 2xx; a body that can't be read never hides the status."""
+    try:
+        body, _ = await response.read_all(_ERROR_BODY_BYTES)
+    except LlmError:
+        body = b""
+    now_ms = datetime.now(UTC).timestamp() * 1000
+    return http_failure(response.status, response.headers, body, now_ms)
+
+
+def _without_key(exc: LlmError, key: str | None) -> LlmError:
+    """Return the same failure with no key in its text.
+
+    A new error without a cause: the chain of the old one may quote the provider's text.
+    """
+    failure = exc.failure
+    text = redact(failure.message, () if key is None else (key,))
+    return LlmError(
+        LlmFailure(
+            message=text,
+            code=failure.code,
+            status=failure.status,
+            provider_retry_after_ms=failure.provider_retry_after_ms,
+            request_id=failure.request_id,
+        )
+    )
+
+
+def _models(body: bytes) -> list[ModelFacts]:
+    """Read a provider's list of models; entries without an id are left out."""
+    try:
+        value: object = msgspec.json.decode(body)
+    except (ValueError, RecursionError) as exc:
+        text = "the provider's list of models is no JSON"
+        raise LlmError(LlmFailure(text, Code.MALFORMED_RESPONSE)) from exc
+    entries = cast("dict[str, object]", value).get("data") if isinstance(value, dict) else value
+    found: dict[str, ModelFacts] = {}
+    for entry in cast("list[object]", entries) if isinstance(entries, list) else ():
+        if isinstance(entry, dict):
+            fields = cast("dict[str, object]", entry)
+            model_id, name = fields.get("id"), fields.get("name")
+            if isinstance(model_id, str) and model_id:
+                shown = name if isinstance(name, str) and name else model_id
+                found.setdefault(model_id, ModelFacts(id=model_id, name=shown))
+    return list(found.values())

@@ -1,0 +1,137 @@
+"""The one loop that every SSE adapter runs: response bytes → decoder → translator → lists of chunks.
+
+It yields one list per read, decides what kind of body a 2xx answer has by looking at it (providers
+mislabel both ways), and keeps the end tidy: after the provider's finish reason a short grace for
+usage and `[DONE]`, then a normal end, whether or not the connection closes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from typing import Final, Protocol
+
+from trunkline_protocol.chunks import StreamChunk
+from trunkline_protocol.failure import Code, LlmError, LlmFailure
+from trunkline_workers.http import HttpResponse
+from trunkline_workers.sse import MAX_EVENT_BYTES, EventTooLargeError, SseDecoder
+
+_BLANK: Final = b" \t\r\n"
+_BOM: Final = b"\xef\xbb\xbf"
+_NO_EVENTS: Final = frozenset({b"{", b"[", b"<"})  # first bytes of JSON and of a web page
+_SHOWN: Final = 200  # bytes of an unusable body that the failure quotes
+
+
+class ResponseTranslator(Protocol):
+    """What the loop needs of a translator; all of it is pure."""
+
+    is_done: bool
+    failure: LlmFailure | None
+    finish_reason: str | None
+    moves: int
+
+    def feed(self, payloads: Iterable[bytes], /) -> list[StreamChunk]:
+        """Take event payloads."""
+        ...
+
+    def end(self, pending: bytes | None = None, stray: bytes = b"") -> list[StreamChunk]:
+        """Take the end of the body."""
+        ...
+
+    def whole(self, body: bytes, /) -> list[StreamChunk]:
+        """Take a JSON body that came instead of a stream."""
+        ...
+
+    def fail(self, failure: LlmFailure, /) -> list[StreamChunk]:
+        """Take a failure of the transport."""
+        ...
+
+
+async def translate_stream(
+    response: HttpResponse, translator: ResponseTranslator, grace_s: float
+) -> AsyncIterator[list[StreamChunk]]:
+    """Read a 2xx response to its end and yield the chunks of each read.
+
+    The response is not closed here. Time in which nobody asks for the next list counts for no
+    limit.
+
+    Args:
+        response: with its head received.
+        translator: fresh; its `failure` is raised after the last chunks.
+        grace_s: seconds for what may follow a finish reason.
+
+    Raises:
+        LlmError: the translator's failure.
+    """
+    decoder = SseDecoder()
+    chunks: list[StreamChunk] = []
+    try:
+        first = await _first_bytes(response)
+        if first[:1] in _NO_EVENTS:
+            chunks = await _whole(response, translator, first)
+        else:
+            data: bytes | None = first
+            while data:
+                moves = translator.moves
+                chunks = translator.feed(decoder.feed(data))
+                if translator.moves != moves:
+                    response.progressed()
+                if translator.is_done:
+                    break
+                if chunks:
+                    yield chunks
+                if translator.finish_reason is None:
+                    data = await response.read()
+                else:
+                    data = await response.read_within(grace_s)
+            else:
+                chunks = _at_end(decoder, translator)
+    except LlmError as exc:
+        chunks = translator.fail(exc.failure)
+    except EventTooLargeError as exc:
+        chunks = translator.fail(LlmFailure(str(exc), Code.MALFORMED_RESPONSE))
+    if chunks:
+        yield chunks
+    if translator.failure is not None:
+        raise LlmError(translator.failure)
+
+
+async def _first_bytes(response: HttpResponse) -> bytes:
+    """Return the beginning of the body, at least to its first byte that is not blank."""
+    first = b""
+    while True:
+        data = await response.read()
+        first += data
+        start = first.removeprefix(_BOM).lstrip(_BLANK)
+        if not data or (start and not _BOM.startswith(first)):
+            return start if start[:1] in _NO_EVENTS else first
+
+
+async def _whole(
+    response: HttpResponse, translator: ResponseTranslator, first: bytes
+) -> list[StreamChunk]:
+    """Take a body that is no event stream."""
+    body, is_complete = await response.read_all(MAX_EVENT_BYTES, first)
+    if not is_complete or body.startswith(b"<"):
+        return translator.fail(_unusable(body))
+    return translator.whole(body)
+
+
+def _at_end(decoder: SseDecoder, translator: ResponseTranslator) -> list[StreamChunk]:
+    """Take the end of the body."""
+    pending, stray = decoder.finish(), decoder.stray
+    chunks = translator.end(pending, stray)
+    failure = translator.failure
+    if failure is not None and failure.code == Code.STREAM_CLOSED and _was_no_stream(decoder):
+        translator.failure = _unusable(stray)
+    return chunks
+
+
+def _was_no_stream(decoder: SseDecoder) -> bool:
+    """Tell whether a body had lines, but not one of an event stream."""
+    return bool(decoder.stray) and not decoder.has_events and not decoder.comments
+
+
+def _unusable(body: bytes) -> LlmFailure:
+    shown = " ".join(body[:_SHOWN].decode(errors="replace").split())
+    kind = "a web page" if body.startswith(b"<") else "no event stream"
+    return LlmFailure(f"the provider answered with {kind}: {shown}", Code.MALFORMED_RESPONSE)
