@@ -1,1 +1,1 @@
-"""See ARCHITECTURE.md."""
+"""The `trunkline` command: a client program that ships with the broker, one file per group."""

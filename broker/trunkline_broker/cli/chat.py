@@ -1,0 +1,178 @@
+"""`trunkline chat`: stream one model call to the terminal.
+
+Visible text goes to stdout; reasoning, tool calls, usage and the finish go to stderr, so that a
+pipe gets the answer and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+import sys
+from typing import TYPE_CHECKING, Annotated, Final
+
+import typer
+from trunkline_protocol.chunks import (
+    BlockEnd,
+    Finish,
+    ReasoningDelta,
+    StreamChunk,
+    TextDelta,
+    TokenUsage,
+    ToolCallDelta,
+    Usage,
+)
+from trunkline_protocol.failure import LlmFailure
+
+from trunkline_broker.cli.connection import broker, run_async
+from trunkline_broker.cli.exits import ExitCode
+from trunkline_broker.cli.terminal import err, fail
+
+if TYPE_CHECKING:
+    from trunkline import GenerateOptions, LlmRuntime
+
+# A program that starts us may leave a pipe open that never says anything.
+SILENT_PIPE_S: Final = 1.0
+
+
+def chat(
+    prompt: Annotated[
+        str, typer.Argument(help="What to say; `-` or nothing reads it from a pipe.")
+    ] = "",
+    *,
+    provider: Annotated[str, typer.Option("--provider", "-p", help="Default: the first.")] = "",
+    model: Annotated[str, typer.Option("--model", "-m", help="Default: its first.")] = "",
+    system: Annotated[str, typer.Option("--system", "-s", help="System prompt.")] = "",
+    max_tokens: Annotated[int | None, typer.Option(min=1, help="Limit of the output.")] = None,
+    temperature: Annotated[float | None, typer.Option(min=0.0, help="Sampling.")] = None,
+) -> None:
+    """Stream one model call; Ctrl-C cancels the provider request.
+
+    \b
+      trunkline chat "What is a broker?"
+      trunkline chat -p local -m smollm2-135m-instruct "hello"
+      git diff | trunkline chat "Summarize this change."
+      trunkline chat < question.txt
+    """
+    text = _prompt(prompt)
+    wanted: dict[str, object] = {"provider": provider, "model": model}
+    if system:
+        wanted["system"] = system
+    if max_tokens is not None:
+        wanted["maxTokens"] = max_tokens
+    if temperature is not None:
+        wanted["temperature"] = temperature
+    failure = run_async(_streamed(text, wanted))
+    if failure is not None:
+        fail(f"{failure.message} ({failure.code})")
+
+
+def _prompt(argument: str) -> str:
+    """Join the argument and what is piped in."""
+    if sys.stdin.isatty():
+        piped = sys.stdin.read() if argument == "-" else ""
+    elif argument in {"", "-"}:
+        piped = sys.stdin.read()
+    else:
+        piped = _piped_beside_an_argument()
+    text = "\n\n".join(part for part in (argument.removeprefix("-") or "", piped.strip()) if part)
+    if not text.strip():
+        fail('nothing to say; try: trunkline chat "hello"', ExitCode.USAGE)
+    return text
+
+
+def _piped_beside_an_argument() -> str:
+    readable, _, _ = select.select([sys.stdin], [], [], SILENT_PIPE_S)
+    if readable:
+        return sys.stdin.read()
+    err().print("(standard input is open but silent; it is not part of the prompt)", style="dim")
+    return ""
+
+
+async def _streamed(text: str, wanted: dict[str, object]) -> LlmFailure | None:
+    async with broker("chat") as llm:
+        options = await _options(llm, text, wanted)
+        printer = Printer()
+        try:
+            async with llm.stream(options) as stream:
+                async for chunk in stream:
+                    printer.show(chunk)
+        except asyncio.CancelledError:
+            printer.end_line()
+            err().print("cancelled", style="yellow")
+            raise
+        return printer.failure
+
+
+async def _options(llm: LlmRuntime, text: str, wanted: dict[str, object]) -> GenerateOptions:
+    import trunkline
+
+    provider, model = str(wanted["provider"]), str(wanted["model"])
+    if not provider:
+        known = await llm.list_providers()
+        if not known:
+            fail("no provider has a worker; see: trunkline status")
+        provider = known[0].id
+    if not model:
+        listed = await llm.list_models(provider)
+        if not listed:
+            fail(f"provider {provider} lists no models; name one with --model", ExitCode.USAGE)
+        model = listed[0].id
+    message = trunkline.create_user_message(
+        [trunkline.TextBlock(text=text)], trunkline.UserMessageSource()
+    )
+    return trunkline.GenerateOptions.from_dict(
+        {**wanted, "provider": provider, "model": model, "messages": [message.to_dict()]}
+    )
+
+
+class Printer:
+    """Writes the chunks of one stream as they come.
+
+    Attributes:
+        failure: why the stream ended, unless it ended well.
+    """
+
+    def __init__(self) -> None:
+        self.failure: LlmFailure | None = None
+        self._usage: TokenUsage | None = None
+        self._is_line_open = False
+
+    def show(self, chunk: StreamChunk) -> None:
+        """Write one chunk; nothing is held back, so every token is seen when it arrives."""
+        match chunk:
+            case TextDelta(text=text):
+                sys.stdout.write(text)
+                sys.stdout.flush()
+                self._is_line_open = not text.endswith("\n") if text else self._is_line_open
+            case ReasoningDelta(text=text):
+                self._remark(text)
+            case ToolCallDelta(name=name, arguments_delta=arguments):
+                self._remark(f"{name}: {arguments}" if name else arguments)
+            case BlockEnd():
+                self.end_line()
+            case Usage(usage=usage):
+                self._usage = usage
+            case Finish():
+                self._finish(chunk)
+            case _:
+                pass  # BlockStart: its first delta shows it
+
+    def end_line(self) -> None:
+        """Start a new line unless the cursor stands at one."""
+        if self._is_line_open:
+            stream = sys.stdout if sys.stdout.isatty() else sys.stderr
+            stream.write("\n")
+            stream.flush()
+            self._is_line_open = False
+
+    def _remark(self, text: str) -> None:
+        err().print(text, style="dim", end="", markup=False)
+        self._is_line_open = not text.endswith("\n") if text else self._is_line_open
+
+    def _finish(self, finish: Finish) -> None:
+        self.end_line()
+        self.failure = finish.reason.failure
+        usage = self._usage
+        counts = "" if usage is None else f", {usage.input_tokens} in, {usage.output_tokens} out"
+        err().print(f"[{finish.reason.kind}{counts}]", style="dim", markup=False)

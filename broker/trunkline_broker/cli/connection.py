@@ -1,0 +1,57 @@
+"""Talking to the broker from a command: connect, ask, end.
+
+`trunkline` (the client) is imported when a command runs, not when its help is shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from trunkline_broker.cli.exits import ExitCode
+from trunkline_broker.cli.terminal import fail
+
+if TYPE_CHECKING:
+    from trunkline import LlmRuntime
+
+T = TypeVar("T")
+
+
+def run_async(job: Coroutine[Any, Any, T]) -> T:
+    """Run one command's coroutine to its end."""
+    return asyncio.run(job)
+
+
+@asynccontextmanager
+async def broker(name: str, endpoint: str | None = None) -> AsyncIterator[LlmRuntime]:
+    """Connect as the command `name`.
+
+    Args:
+        name: shown in `trunkline status`.
+        endpoint: `None`: the one of the environment.
+
+    Raises:
+        CommandError: nothing answers at the endpoint.
+    """
+    import trunkline
+
+    try:
+        runtime = await trunkline.connect(endpoint, name=f"trunkline {name}")
+    except trunkline.BrokerUnavailableError as exc:
+        fail(str(exc), ExitCode.NO_BROKER)
+    async with runtime as llm:
+        yield llm
+
+
+async def ask(
+    name: str,
+    op: str,
+    argument: dict[str, object],
+    timeout_s: float,
+    endpoint: str | None = None,
+) -> Any:
+    """Connect, ask one question and leave."""
+    async with broker(name, endpoint) as llm:
+        return await llm.query(op, argument, timeout_s=timeout_s)

@@ -1,0 +1,132 @@
+"""`trunkline up` and `trunkline down`: start and end the broker of this run directory."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from trunkline_broker.cli.connection import ask, run_async
+from trunkline_broker.cli.exits import ExitCode
+from trunkline_broker.cli.terminal import CommandError, err, fail, out
+
+START_TIMEOUT_S: Final = 15.0
+POLL_S: Final = 0.02
+LOG_TAIL_LINES: Final = 20
+STOP_REPLY_S: Final = 5.0
+DEFAULT_DRAIN_S: Final = 30.0
+STOP_MARGIN_S: Final = 15.0  # TERM, wait, KILL and reap of every worker, after the drain
+
+
+def up(
+    *,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Return when the broker answers.")
+    ] = False,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="Configuration file (TOML).")
+    ] = None,
+) -> None:
+    """Start the broker and its workers.
+
+    \b
+    Without --config: $TRUNKLINE_CONFIG, ./trunkline.toml, then
+    $XDG_CONFIG_HOME/trunkline/trunkline.toml; with none of them the built-in configuration.
+      trunkline up
+      trunkline up --detach --config deploy/broker.example.toml
+    """
+    from trunkline_broker.config import ConfigError, load
+    from trunkline_broker.locks import BrokerRunning, lock_holder
+
+    try:
+        settings = load(config, os.environ)
+    except ConfigError as exc:
+        fail(str(exc), ExitCode.USAGE)
+    holder = lock_holder(settings.paths.lock)
+    if holder is not None:
+        fail(str(BrokerRunning(holder)), ExitCode.ALREADY_RUNNING)
+    if detach:
+        _detached(settings.paths.log, settings.endpoint, config)
+        return
+    from trunkline_broker import daemon
+
+    raise typer.Exit(daemon.run(settings))
+
+
+def down(
+    *,
+    drain: Annotated[
+        float | None, typer.Option(min=0.0, help="Seconds that running calls get.")
+    ] = None,
+) -> None:
+    """Drain, stop the workers, end the broker; returns when it is gone.
+
+    \b
+      trunkline down
+      trunkline down --drain 0        end running calls at once
+    """
+    from trunkline_broker.locks import lock_holder
+    from trunkline_broker.paths import RunPaths, default_run_dir
+
+    lock = RunPaths(default_run_dir(os.environ)).lock
+    argument: dict[str, object] = {} if drain is None else {"drainS": drain}
+    is_local = "TRUNKLINE_ENDPOINT" not in os.environ
+    holder = lock_holder(lock) if is_local else None
+    run_async(ask("down", "stop", argument, STOP_REPLY_S))
+    if holder is None:
+        out().print("the broker is stopping")
+        return
+    deadline_s = time.monotonic() + (DEFAULT_DRAIN_S if drain is None else drain) + STOP_MARGIN_S
+    while lock_holder(lock) == holder:
+        if time.monotonic() > deadline_s:
+            fail(f"broker pid {holder.pid} is still stopping", ExitCode.TIMED_OUT)
+        time.sleep(POLL_S)
+    out().print(f"broker pid {holder.pid} ended")
+
+
+def _detached(log: Path, endpoint: str, config: Path | None) -> None:
+    """Start the broker in a session of its own and wait until it answers a greeting."""
+    command = [sys.executable, "-m", "trunkline_broker.cli.main", "up"]
+    if config is not None:
+        command += ["--config", str(config.absolute())]
+    log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        child = subprocess.Popen(  # noqa: S603  # our own command line
+            command, stdin=subprocess.DEVNULL, stdout=fd, stderr=fd, start_new_session=True
+        )
+    finally:
+        os.close(fd)
+    if run_async(_answers(child, endpoint)):
+        out().print(f"broker pid {child.pid} at {endpoint}", markup=False)
+        return
+    code = child.poll()
+    for line in log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]:
+        err().print(line, style="dim", markup=False)
+    if code is None:
+        child.terminate()
+        fail(f"the broker did not answer in {START_TIMEOUT_S:g} s", ExitCode.TIMED_OUT)
+    fail(f"the broker ended with exit code {code}; its last lines are above", _as_exit(code))
+
+
+def _as_exit(code: int) -> ExitCode:
+    return ExitCode(code) if code in set(ExitCode) and code else ExitCode.FAILED
+
+
+async def _answers(child: subprocess.Popen[bytes], endpoint: str) -> bool:
+    """Wait until the broker that we started answers; false if it ended or took too long."""
+    deadline_s = time.monotonic() + START_TIMEOUT_S
+    while child.poll() is None and time.monotonic() < deadline_s:
+        try:
+            document = await ask("up", "status", {}, START_TIMEOUT_S, endpoint)
+        except CommandError:
+            await asyncio.sleep(POLL_S)
+        else:
+            return document["pid"] == child.pid
+    return False

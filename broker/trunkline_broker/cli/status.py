@@ -1,0 +1,115 @@
+"""`trunkline status`: what runs, and how busy it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from trunkline_broker.cli.connection import ask, run_async
+from trunkline_broker.cli.terminal import out, print_json
+
+TIMEOUT_S = 5.0
+
+
+def status(
+    *, as_json: Annotated[bool, typer.Option("--json", help="Print the whole document.")] = False
+) -> None:
+    """Show workers, routes, clients and calls.
+
+    \b
+      trunkline status
+      trunkline status --json | jq .calls
+    """
+    document = run_async(ask("status", "status", {}, TIMEOUT_S))
+    if as_json:
+        print_json(document)
+        return
+    _print_head(document)
+    _print_pools(document.get("pools", ()))
+    _print_rows(
+        "routes",
+        ("provider", "pool", "state", "in flight", "queued"),
+        (
+            (row["provider"], row["pool"], row["state"], row["inFlight"], row["queued"])
+            for row in document.get("routes", ())
+        ),
+    )
+    _print_rows(
+        "clients",
+        ("client", "name", "pid", "open calls"),
+        (
+            (row["client"], row["name"], row["pid"], row["openCalls"])
+            for row in document.get("clients", ())
+        ),
+    )
+    _print_counts("calls", document.get("calls", {}))
+    _print_counts("refused frames", document.get("refused", {}))
+
+
+def _print_head(document: dict[str, Any]) -> None:
+    state = (
+        "draining" if document.get("draining") else "settling" if document.get("settling") else ""
+    )
+    out().print(
+        f"trunkline {document.get('version', '?')}  pid {document.get('pid', '?')}"
+        f"  up {duration(document.get('uptimeS', 0.0))}  {state}".rstrip(),
+        style="bold",
+    )
+    endpoints = document.get("endpoints", {})
+    if isinstance(endpoints, dict):
+        out().print(str(endpoints.get("control", "")), style="dim", markup=False)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+
+
+def _print_pools(pools: Sequence[dict[str, Any]]) -> None:
+    heads = ("worker", "adapter", "state", "pid", "role", "in flight", "restarts", "age")
+    slots = [(pool, slot) for pool in pools for slot in pool.get("slots", ())]
+    _print_rows("workers", heads, [_slot_row(pool, slot) for pool, slot in slots])
+    for pool, slot in slots:
+        if last := slot.get("lastExit"):
+            out().print(f"{pool['name']}/{slot['slot']}: {last}", style="yellow", markup=False)
+
+
+def _slot_row(pool: dict[str, Any], slot: dict[str, Any]) -> tuple[object, ...]:
+    return (
+        f"{pool['name']}/{slot['slot']}",
+        pool["adapter"],
+        slot["state"],
+        slot.get("pid") or "-",
+        slot.get("role") or "-",
+        slot.get("inFlight", 0),
+        slot.get("restarts", 0),
+        duration((slot.get("startedMsAgo") or 0) / 1000),
+    )
+
+
+def _print_rows(title: str, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    listed = list(rows)
+    if not listed:
+        out().print(f"\n{title}: none", style="dim")
+        return
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", title_style="bold", box=None, pad_edge=False)
+    for head in heads:
+        table.add_column(head, overflow="fold")
+    for row in listed:
+        table.add_row(*(str(cell) for cell in row))
+    out().print()
+    out().print(table)
+
+
+def _print_counts(title: str, counts: dict[str, int]) -> None:
+    if counts:
+        listed = "  ".join(f"{name} {count}" for name, count in counts.items())
+        out().print(f"\n{title}  {listed}", markup=False)
+
+
+def duration(seconds: float) -> str:
+    """Return a length of time as people say it, such as `3 m 07 s`."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes:02} m"
+    return f"{minutes} m {rest:02} s" if minutes else f"{rest} s"

@@ -1,0 +1,59 @@
+"""What the commands write on: results on stdout, everything about them on stderr.
+
+`rich` is imported when the first line is written, not when a command is only looked up. It obeys
+`NO_COLOR` and writes no escapes into pipes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import cache
+from typing import TYPE_CHECKING, NoReturn
+
+from trunkline_broker.cli.exits import ExitCode
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+
+class CommandError(Exception):
+    """A command ends with one line for people and an exit code for scripts."""
+
+    def __init__(self, text: str, code: ExitCode = ExitCode.FAILED) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+@cache
+def out() -> Console:
+    """Return the console of results."""
+    from rich.console import Console
+
+    return Console(highlight=False, soft_wrap=True)
+
+
+@cache
+def err() -> Console:
+    """Return the console of remarks."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def print_json(value: object) -> None:
+    """Write one JSON document to stdout."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=_json_form) + "\n")
+
+
+def _json_form(value: object) -> object:
+    return value.hex() if isinstance(value, bytes) else str(value)
+
+
+def fail(text: str, code: ExitCode = ExitCode.FAILED) -> NoReturn:
+    """End the command.
+
+    Raises:
+        CommandError: always.
+    """
+    raise CommandError(text, code)
