@@ -20,9 +20,9 @@ from typing import Any, Final, Literal, TypeVar, cast
 
 import httpx
 from httpx_aiohttp import HttpxAiohttpClient
-
 from trunkline_protocol.attribution import attribution_headers
 from trunkline_protocol.failure import Code, LlmError, LlmFailure
+
 from trunkline_workers.clocks import StreamClocks, StreamLimits
 from trunkline_workers.watchdog import Watchdog
 
@@ -335,7 +335,7 @@ class HttpResponse:
             if watchdog.took_effect():
                 raise LlmError(_limit_passed(clocks)) from None
             raise
-        except Exception as exc:  # noqa: BLE001 - aiohttp's errors pass httpx-aiohttp in part
+        except Exception as exc:  # of many types: httpx-aiohttp passes some of aiohttp's on
             raise LlmError(transport_failure(exc, self._exchange.connect_s)) from exc
         finally:
             watchdog.disarm()

@@ -67,7 +67,7 @@ class SseDecoder:
 
     @property
     def stray(self) -> bytes:
-        """The first bytes of lines that are no field of an event (an error sent without `data:`)."""
+        """The beginning of what stood in lines that are no field of an event."""
         return self._stray
 
     def feed(self, data: bytes) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""The one loop that every SSE adapter runs: response bytes → decoder → translator → lists of chunks.
+"""The loop that every SSE adapter runs: response bytes → decoder → translator → chunks.
 
 It yields one list per read, decides what kind of body a 2xx answer has by looking at it (providers
 mislabel both ways), and keeps the end tidy: after the provider's finish reason a short grace for
@@ -7,11 +7,12 @@ usage and `[DONE]`, then a normal end, whether or not the connection closes.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from typing import Final, Protocol
 
 from trunkline_protocol.chunks import StreamChunk
 from trunkline_protocol.failure import Code, LlmError, LlmFailure
+
 from trunkline_workers.http import HttpResponse
 from trunkline_workers.sse import MAX_EVENT_BYTES, EventTooLargeError, SseDecoder
 
@@ -48,7 +49,7 @@ class ResponseTranslator(Protocol):
 
 async def translate_stream(
     response: HttpResponse, translator: ResponseTranslator, grace_s: float
-) -> AsyncIterator[list[StreamChunk]]:
+) -> AsyncGenerator[list[StreamChunk]]:
     """Read a 2xx response to its end and yield the chunks of each read.
 
     The response is not closed here. Time in which nobody asks for the next list counts for no
@@ -62,37 +63,51 @@ async def translate_stream(
     Raises:
         LlmError: the translator's failure.
     """
-    decoder = SseDecoder()
-    chunks: list[StreamChunk] = []
-    try:
-        first = await _first_bytes(response)
-        if first[:1] in _NO_EVENTS:
-            chunks = await _whole(response, translator, first)
-        else:
-            data: bytes | None = first
-            while data:
-                moves = translator.moves
-                chunks = translator.feed(decoder.feed(data))
-                if translator.moves != moves:
-                    response.progressed()
-                if translator.is_done:
-                    break
-                if chunks:
-                    yield chunks
-                if translator.finish_reason is None:
-                    data = await response.read()
-                else:
-                    data = await response.read_within(grace_s)
-            else:
-                chunks = _at_end(decoder, translator)
-    except LlmError as exc:
-        chunks = translator.fail(exc.failure)
-    except EventTooLargeError as exc:
-        chunks = translator.fail(LlmFailure(str(exc), Code.MALFORMED_RESPONSE))
-    if chunks:
-        yield chunks
+    reader = _Reader(response, translator, grace_s)
+    while not translator.is_done:
+        try:
+            chunks = await reader.next_chunks()
+        except LlmError as exc:
+            chunks = translator.fail(exc.failure)
+        except EventTooLargeError as exc:
+            chunks = translator.fail(LlmFailure(str(exc), Code.MALFORMED_RESPONSE))
+        if chunks:
+            yield chunks
     if translator.failure is not None:
         raise LlmError(translator.failure)
+
+
+class _Reader:
+    """Reads one response; each step takes one read, and the last one ends the translator."""
+
+    def __init__(
+        self, response: HttpResponse, translator: ResponseTranslator, grace_s: float
+    ) -> None:
+        self._response = response
+        self._translator = translator
+        self._grace_s = grace_s
+        self._decoder = SseDecoder()
+        self._has_begun = False
+
+    async def next_chunks(self) -> list[StreamChunk]:
+        """Take one read."""
+        response, translator = self._response, self._translator
+        if not self._has_begun:
+            self._has_begun = True
+            data: bytes | None = await _first_bytes(response)
+            if data and data[:1] in _NO_EVENTS:
+                return await _whole(response, translator, data)
+        elif translator.finish_reason is None:
+            data = await response.read()
+        else:
+            data = await response.read_within(self._grace_s)
+        if not data:
+            return _at_end(self._decoder, translator)
+        moves = translator.moves
+        chunks = translator.feed(self._decoder.feed(data))
+        if translator.moves != moves:
+            response.progressed()
+        return chunks
 
 
 async def _first_bytes(response: HttpResponse) -> bytes:

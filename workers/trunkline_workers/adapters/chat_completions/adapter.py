@@ -14,7 +14,6 @@ from functools import partial
 from typing import Final, cast
 
 import msgspec
-
 from trunkline_protocol.chunks import StreamChunk
 from trunkline_protocol.content import ImageBlock
 from trunkline_protocol.failure import Code, LlmError, LlmFailure
@@ -26,9 +25,11 @@ from trunkline_protocol.models import (
     LlmProviderInfo,
     LlmReasoningEffortInfo,
     LlmResolvedModelInfo,
+    ModelModality,
 )
 from trunkline_protocol.options import GenerateOptions
 from trunkline_protocol.retry_policy import ResolvedRetryPolicy
+
 from trunkline_workers.adapter import AdapterContext, LlmAdapter
 from trunkline_workers.adapters.chat_completions.config import ChatConfig, read_config
 from trunkline_workers.adapters.chat_completions.profiles import ModelFacts
@@ -243,7 +244,7 @@ class ChatCompletionsAdapter(LlmAdapter):
         return _models(body if is_complete else b"")
 
 
-def _modalities(model: ModelFacts) -> tuple[str, ...]:
+def _modalities(model: ModelFacts) -> tuple[ModelModality, ...]:
     return ("text", "image") if model.images else ("text",)
 
 

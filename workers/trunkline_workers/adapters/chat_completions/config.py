@@ -11,6 +11,7 @@ from typing import Final, cast
 from urllib.parse import urlsplit
 
 from trunkline_protocol.retry_policy import ResolvedRetryPolicy, resolve_retry_policy
+
 from trunkline_workers.adapters.chat_completions.profiles import (
     PROFILES,
     ImageForm,

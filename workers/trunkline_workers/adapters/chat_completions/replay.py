@@ -28,7 +28,7 @@ class ReplayState:
     details: list[object] | None = None
     blocks: tuple[object, ...] = ()
 
-    def extra(self, position: int) -> object:
+    def extra_content(self, position: int) -> object:
         """Return the `extra_content` of the tool call at a position of the content."""
         entry = self.blocks[position] if position < len(self.blocks) else None
         return (

@@ -20,6 +20,7 @@ from trunkline_protocol.content import (
 from trunkline_protocol.failure import Code, LlmError, LlmFailure
 from trunkline_protocol.messages import Message
 from trunkline_protocol.options import GenerateOptions
+
 from trunkline_workers.adapters.chat_completions.profiles import RequestRules
 from trunkline_workers.adapters.chat_completions.replay import ReplayState, read_replay
 
@@ -288,7 +289,7 @@ def _tool_call(
         "type": "function",
         "function": {"name": block.name, "arguments": block.arguments},
     }
-    extra = None if replay is None else replay.extra(position)
+    extra = None if replay is None else replay.extra_content(position)
     if extra is not None:
         out["extra_content"] = extra
     return out

@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
-from typing import Final
+from typing import Final, cast
 
 from trunkline_protocol.chunks import Finish, FinishReason, ReplayEnvelope, StreamChunk, Usage
 from trunkline_protocol.failure import Code, LlmFailure
+
 from trunkline_workers.adapters.chat_completions.blocks import CallState, OpenBlocks
 from trunkline_workers.adapters.chat_completions.details import ReasoningDetails
 from trunkline_workers.adapters.chat_completions.profiles import ResponseRules
@@ -183,7 +184,7 @@ class Translator:
         if chunk.usage:
             self._usage.take(chunk.usage)
         if isinstance(chunk.x_groq, dict):
-            self._take_groq(chunk.x_groq, out)
+            self._take_groq(cast("dict[str, object]", chunk.x_groq), out)
         error = chunk.error
         if not error and chunk.choices:
             error = next((choice.error for choice in chunk.choices if choice.error), None)
@@ -193,11 +194,11 @@ class Translator:
         for choice in chunk.choices or ():
             self._take_choice(choice, out)
 
-    def _take_groq(self, extra: dict[object, object], out: list[StreamChunk]) -> None:
+    def _take_groq(self, extra: dict[str, object], out: list[StreamChunk]) -> None:
         """Take Groq's own object, which holds the usage and, mid-stream, an error."""
         usage, error = extra.get("usage"), extra.get("error")
         if isinstance(usage, dict):
-            self._usage.take({str(key): value for key, value in usage.items()})
+            self._usage.take(cast("dict[str, object]", usage))
         if error and not self.is_done:
             self._fail(self._classify({"error": error}), out)
 
@@ -438,8 +439,10 @@ def _stray_error(stray: bytes) -> object:
             value = decode_untyped(candidate)
         except MalformedPayloadError:
             continue
-        if isinstance(value, list) and value:
-            value = value[0]
-        if isinstance(value, dict) and (error := find_error(value)) is not None:
-            return error
+        if isinstance(value, list) and value:  # Gemini wraps it
+            value = cast("list[object]", value)[0]
+        if isinstance(value, dict):
+            error = find_error(cast("dict[str, object]", value))
+            if error is not None:
+                return error
     return None

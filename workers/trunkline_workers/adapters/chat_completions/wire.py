@@ -287,7 +287,7 @@ def _tool_calls(value: object) -> list[ToolCall] | None:
     if value is None:
         return None
     if isinstance(value, dict):
-        value = [value]
+        return [_tool_call(cast("object", value))]
     if not isinstance(value, list):
         raise MalformedPayloadError(f"tool_calls: a list is required, not {_kind(value)}")
     return [_tool_call(item) for item in cast("list[object]", value)]

@@ -17,6 +17,7 @@ from trunkline_protocol.failure import Code, LlmError
 from trunkline_protocol.models import LlmModelInfo, LlmProviderInfo, LlmResolvedModelInfo
 from trunkline_protocol.options import GenerateOptions
 from trunkline_protocol.retry_policy import ResolvedRetryPolicy
+
 from trunkline_workers.adapter import AdapterContext, LlmAdapter
 from trunkline_workers.adapters.chat_completions.adapter import ChatCompletionsAdapter
 from trunkline_workers.adapters.local.config import LocalConfig, read_local_config

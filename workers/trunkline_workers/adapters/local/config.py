@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from trunkline_protocol.retry_policy import ResolvedRetryPolicy, resolve_retry_policy
+
 from trunkline_workers.adapters.chat_completions.config import ChatConfig, read_config
 from trunkline_workers.http import ClientOptions
 from trunkline_workers.options_reader import OptionsReader
