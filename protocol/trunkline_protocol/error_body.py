@@ -136,7 +136,7 @@ def _status(fields: Mapping[str, object]) -> int | None:
         if isinstance(value, str) and value.isascii() and value.isdigit() and len(value) == 3:
             value = int(value)
         if is_status(value):
-            return cast("int", value)
+            return value
     return None
 
 

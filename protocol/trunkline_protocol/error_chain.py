@@ -65,4 +65,4 @@ def _plain(value: object) -> str:
         message = cast("Mapping[object, object]", value).get("message")
         if isinstance(message, str):
             return message
-    return str(value)
+    return str(cast("object", value))

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, cast
 
-from trunkline_protocol.failure import LlmFailure
+from trunkline_protocol.codes import Code
+from trunkline_protocol.failure import LlmFailure, normalize_failure
 
 FAILED_KINDS: Final = frozenset({"error", "aborted"})
 _NOTHING: Final[Mapping[str, object]] = MappingProxyType({})
@@ -123,6 +124,18 @@ class FinishReason:
         if failure is None and "failure" in data and kind not in FAILED_KINDS:
             extra["failure"] = raw
         return cls(cast("str", kind), failure, extra or _NOTHING)
+
+
+def failed_finish(raised: object, *, was_cancelled: bool) -> FinishReason:
+    """Return the terminal finish of a stream that ended in an exception.
+
+    Args:
+        raised: whatever the adapter raised.
+        was_cancelled: the call had been cancelled by then; that explains any failure.
+    """
+    failure = normalize_failure(raised)
+    is_aborted = was_cancelled or failure.code == Code.ABORTED
+    return FinishReason("aborted" if is_aborted else "error", failure)
 
 
 def _exact_failure(data: Mapping[str, object]) -> LlmFailure | None:

@@ -37,6 +37,11 @@ def _fields(value: object) -> Mapping[str, object]:
     return cast("Mapping[str, object]", value) if isinstance(value, Mapping) else {}
 
 
+def _entries(value: object) -> Sequence[object]:
+    """Return the items of a list; what is no list has none."""
+    return cast("Sequence[object]", value) if isinstance(value, list | tuple) else ()
+
+
 def _is_name(value: object) -> TypeGuard[str]:
     return isinstance(value, str) and value != ""
 
@@ -132,8 +137,7 @@ def _reasoning(fields: Mapping[str, object], where: str) -> LlmModelReasoningInf
     if "reasoning" not in fields:
         return None
     reasoning = _fields(fields["reasoning"])
-    listed = reasoning.get("efforts")
-    efforts = [_fields(each) for each in listed] if isinstance(listed, list | tuple) else []  # pyright: ignore[reportUnknownVariableType]
+    efforts = [_fields(each) for each in _entries(reasoning.get("efforts"))]
     ids = [effort.get("id") for effort in efforts]
     default = reasoning.get("defaultEffort")
     if (
