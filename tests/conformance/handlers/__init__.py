@@ -1,0 +1,1 @@
+"""One module per group of vector files; see `tests.conformance.runner`."""
