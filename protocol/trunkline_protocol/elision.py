@@ -7,6 +7,8 @@ order and exactly once; the filler is the exact inverse. Neither checks grammar.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from trunkline_protocol.chunks import (
     BlockEnd,
     BlockStart,
@@ -26,6 +28,11 @@ class _OpenBlocks:
 
     def __init__(self) -> None:
         self._partials: dict[int, PartialBlock] = {}
+
+    @property
+    def partials(self) -> Mapping[int, PartialBlock]:
+        """The blocks so far by index, in the order in which they were first seen."""
+        return self._partials
 
     def _follow(self, chunk: StreamChunk) -> None:
         """Take a chunk that is no block end; the order of the tests is that of the traffic."""

@@ -1,0 +1,501 @@
+"""The client's core: all calls and queries of one client, and what may be said when.
+
+Facts in, effects out; `now_s` is the monotonic time of the caller. It joins `stream_state` (one
+call), `link` (the broker) and `questions`, holds back what a broker could not take now, and batches
+`DONE` and `RESTATE`. The idea of one table of streams over two sockets is SPEC.md section 5's.
+"""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+from typing import Final
+
+from trunkline_protocol import limits
+from trunkline_protocol.chunks import StreamChunk
+from trunkline_protocol.codec import PROBED, decode_lane_header
+from trunkline_protocol.failure import Code, LlmFailure, RemoteProtocolError
+from trunkline_protocol.frames import (
+    Accepted,
+    Bye,
+    CallRef,
+    Cancel,
+    Credit,
+    Done,
+    Ended,
+    Event,
+    Failed,
+    Lost,
+    Open,
+    Query,
+    Queued,
+    Refused,
+    Reply,
+    Restate,
+    Restated,
+    Resume,
+    Retry,
+    RetryStarted,
+    Sent,
+    Snapshot,
+    Stopping,
+    ToClientFrame,
+    Welcome,
+    Who,
+    Window,
+)
+from trunkline_protocol.ids import CallId, ClientId, QueryId, StreamKey
+
+from trunkline.core.drawn import DrawnIds
+from trunkline.core.effects import (
+    NOTHING,
+    BecameReady,
+    Count,
+    Effect,
+    Effects,
+    Send,
+)
+from trunkline.core.link import Link, LinkPhase
+from trunkline.core.questions import Questions
+from trunkline.core.stream_state import (
+    CallRequest,
+    Phase,
+    StreamState,
+    failure_from,
+)
+
+_RESTATE_AT_ONCE: Final = 1000  # calls in one RESTATE: well below MAX_ENVELOPE_BYTES
+_NEVER_S: Final = float("inf")
+_CLOSED: Final = LlmFailure("the client was closed", Code.ABORTED)
+
+
+class Mux:
+    """All streams and queries of one client.
+
+    No method raises for what a peer sent. Effects must be performed in order.
+    """
+
+    def __init__(
+        self,
+        client: ClientId,
+        pid: int,
+        name: str,
+        seed: bytes,
+        now_s: float,
+        orphan_timeout_s: float = limits.ORPHAN_TIMEOUT_S,
+    ) -> None:
+        """Start without a connection.
+
+        Args:
+            client: 16 random bytes; the routing id of the lane socket.
+            pid: of this process.
+            name: for the broker's status.
+            seed: `drawn.SEED_BYTES` random bytes, from which all ids are drawn.
+            now_s: monotonic seconds.
+            orphan_timeout_s: how long calls wait for a broker to come back; `WELCOME` may set it.
+        """
+        self._drawn = DrawnIds(seed)
+        self._link = Link(client, pid, name, now_s)
+        self._questions = Questions()
+        self._orphan_timeout_s = orphan_timeout_s
+        self._calls: dict[CallId, StreamState] = {}
+        self._by_key: dict[StreamKey, StreamState] = {}
+        self._heap: list[tuple[float, CallId]] = []
+        self._done: list[CallRef] = []
+        self._done_at_s = _NEVER_S
+        self._done_sent_s = -_NEVER_S
+        self._told_epoch: int | None = None
+
+    # --- facts for the shell -------------------------------------------------------------------
+
+    @property
+    def is_up(self) -> bool:
+        """Whether a broker answers and the lane is proven."""
+        return self._link.is_up
+
+    @property
+    def lane(self) -> str:
+        """The endpoint of the lane; empty before a broker answered."""
+        return self._link.lane
+
+    @property
+    def open_count(self) -> int:
+        """Calls the broker may still know of."""
+        return len(self._calls)
+
+    @property
+    def question_count(self) -> int:
+        """Queries that wait for their answer."""
+        return len(self._questions)
+
+    def next_deadline_s(self) -> float:
+        """Return when `on_tick` must be called next; infinity for never."""
+        deadline_s = min(self._done_at_s, self._link.next_deadline_s())
+        if self._heap and self._heap[0][0] < deadline_s:
+            deadline_s = self._heap[0][0]
+        if len(self._questions):
+            deadline_s = min(deadline_s, self._questions.next_deadline_s())
+        return deadline_s
+
+    # --- the application -----------------------------------------------------------------------
+
+    def open(self, request: CallRequest, now_s: float) -> tuple[StreamState, Effects]:
+        """Begin a call; it waits here while no broker answers.
+
+        Returns:
+            The call, and effects. It is over already, with `OVERLOADED`, beyond
+            `MAX_OPEN_CALLS_PER_CLIENT`.
+        """
+        stream = StreamState(self._drawn.call_id(), request, self._drawn.stream_key(), now_s)
+        if len(self._calls) >= limits.MAX_OPEN_CALLS_PER_CLIENT or self._link.has_given_up:
+            return stream, stream.give_up(self._refusal())
+        self._calls[stream.call] = stream
+        self._by_key[stream.stream_key] = stream
+        return stream, self._absorb(stream, stream.speak(now_s), now_s)
+
+    def _refusal(self) -> LlmFailure:
+        if self._link.has_given_up:
+            return LlmFailure("the broker refuses this client", Code.TRANSPORT)
+        bound = limits.MAX_OPEN_CALLS_PER_CLIENT
+        return LlmFailure(f"{bound} calls of this client are open already", Code.OVERLOADED)
+
+    def take(self, stream: StreamState, now_s: float) -> tuple[list[StreamChunk], Effects]:
+        """Hand out the chunks of a call's next frame; those handed out before count as consumed.
+
+        Returns:
+            No chunks if none wait; the stream has ended then if `stream.is_over`. And effects.
+        """
+        chunks, effects = stream.take(now_s)
+        return chunks, effects and self._absorb(stream, effects, now_s)
+
+    def cancel(self, stream: StreamState, now_s: float) -> Effects:
+        """End a call for the application at once, and tell the broker until it confirms."""
+        return self._absorb(stream, stream.cancel(now_s), now_s)
+
+    def ask(
+        self, op: str, provider: str, body: bytes, timeout_s: float, now_s: float
+    ) -> tuple[QueryId, Effects]:
+        """Send a query; it ends in exactly one `Answered`."""
+        query = Query(self._drawn.query_id(), op, provider, int(timeout_s * 1000), body)
+        asked = self._questions.ask(query, timeout_s, now_s, can_send=self._link.is_greeted)
+        return query.query, asked
+
+    def abandon(self, query: QueryId) -> Effects:
+        """Forget a query nobody waits for; the answerer is told."""
+        return self._questions.abandon(query, can_send=self._link.is_greeted)
+
+    def close(self, now_s: float) -> Effects:
+        """End every call in `aborted` and every query, and take leave of the broker."""
+        effects: list[Effect] = []
+        for stream in list(self._calls.values()):
+            effects.extend(self.cancel(stream, now_s))
+        effects.extend(self._questions.give_up(Code.ABORTED, _CLOSED.message))
+        effects.extend(self._flush_done(now_s))
+        if self._link.is_greeted:
+            effects.append(Send(Bye()))
+        return effects
+
+    # --- the link ------------------------------------------------------------------------------
+
+    def on_connected(self, now_s: float) -> Effects:
+        """Take the news of a new control connection."""
+        return self._link.on_connected(now_s)
+
+    def on_disconnected(self, now_s: float) -> Effects:
+        """Take the news that the control connection broke."""
+        return self._link.on_disconnected(now_s)
+
+    def on_rejected(self, code: str, message: str) -> Effects:
+        """Give up for good and end everything: no broker will ever answer here."""
+        failure = LlmFailure(message, Code.TRANSPORT)
+        return [*self._link.on_rejected(code, message), *self._end_all(failure)]
+
+    def _on_proof(self, was_up: bool, now_s: float) -> Effects:
+        """The lane is proven: say what a broker must know, ask for what is lacking."""
+        effects: list[Effect] = []
+        if was_up:
+            for stream in list(self._calls.values()):
+                effects.extend(self._absorb(stream, stream.on_proof(now_s), now_s))
+            return effects
+        told: list[Restated] = []
+        for stream in list(self._calls.values()):
+            if stream.has_position:
+                told.append(stream.restated(now_s))
+                self._schedule(stream)
+            else:
+                effects.extend(self._absorb(stream, stream.speak(now_s), now_s))
+        effects.extend(_restates(told))
+        self._done_at_s = now_s if self._done else _NEVER_S
+        effects.extend(self._flush_done(now_s))
+        return [*effects, BecameReady()]
+
+    def _end_all(self, failure: LlmFailure) -> Effects:
+        effects: list[Effect] = []
+        for stream in list(self._calls.values()):
+            effects.extend(stream.give_up(failure))
+            self._forget(stream)
+        return [*effects, *self._questions.give_up(failure.code, failure.message)]
+
+    # --- the lane ------------------------------------------------------------------------------
+
+    def on_lane(self, frame: bytes, now_s: float) -> Effects:
+        """Take one lane frame."""
+        try:
+            header = decode_lane_header(frame)
+        except RemoteProtocolError:
+            return [Count("bad_lane_frames")]
+        stream = self._by_key.get(header.stream_key)
+        if stream is None:
+            return self._on_stray(header.kind, header.first, now_s)
+        effects = stream.on_chunks(header, frame, now_s)
+        if effects is NOTHING or effects is stream.woken:
+            return effects
+        return self._absorb(stream, effects, now_s)
+
+    def _on_stray(self, kind: int, nonce: int, now_s: float) -> Effects:
+        """Take an echo, or count a frame of a stream that is over."""
+        if kind != PROBED:
+            return [Count("stray_lane_frames")]
+        was_up = self._link.is_up
+        if not self._link.on_echo(nonce, now_s):
+            return [Count("stray_echoes")]
+        return self._on_proof(was_up, now_s)
+
+    # --- control -------------------------------------------------------------------------------
+
+    def on_control(self, frame: ToClientFrame, now_s: float) -> Effects:
+        """Take one control frame of the broker."""
+        self._link.heard_s = now_s
+        match frame:
+            case Welcome():
+                return self._on_welcome(frame, now_s)
+            case Who():
+                return self._link.on_who(now_s)
+            case Refused():
+                return self._on_refused(frame, now_s)
+            case Stopping():
+                self._link.is_restarting = frame.restart
+                return NOTHING
+            case Sent():
+                return self._on_sent(frame, now_s)
+            case Reply():
+                failure = None if frame.failure is None else failure_from(frame.failure)
+                return self._questions.on_reply(frame, failure)
+            case Event():
+                return [Count("events")]
+            case Snapshot():
+                return [Count("unexpected_snapshots")]
+            case _:
+                return self._on_call_frame(frame, now_s)
+
+    def _on_welcome(self, frame: Welcome, now_s: float) -> Effects:
+        effects = self._link.on_welcome(frame, self._drawn.nonce(), now_s)
+        if self._link.has_given_up:
+            refusal = LlmFailure("the broker speaks another protocol version", Code.TRANSPORT)
+            return [*effects, *self._end_all(refusal)]
+        if not effects:
+            return NOTHING
+        is_new_epoch = self._told_epoch is not None and frame.epoch != self._told_epoch
+        self._told_epoch = frame.epoch
+        if frame.orphan_timeout_ms:
+            self._orphan_timeout_s = frame.orphan_timeout_ms / 1000
+        return [*effects, *self._questions.speak(is_new_epoch=is_new_epoch)]
+
+    def _on_refused(self, frame: Refused, now_s: float) -> Effects:
+        """A refusal that names a call or query ends it; others are counted (SPEC 8)."""
+        failure = LlmFailure(frame.message, frame.code)
+        if frame.query is not None:
+            return self._questions.on_refused(frame.query, failure)
+        if frame.call is not None:
+            stream = self._calls.get(frame.call)
+            is_waiting = frame.code == "STOPPING" and self._link.is_restarting
+            is_ignored = frame.code == "BAD_CREDIT" or is_waiting
+            if stream is None or stream.attempt != frame.attempt or is_ignored:
+                return [Count("refused_frames")]
+            return self._absorb(stream, stream.on_failed(failure), now_s)
+        if frame.code == "VERSION" and self._link.phase is LinkPhase.GREETING:
+            return self.on_rejected(frame.code, frame.message)
+        return [Count("refused_frames")]
+
+    def _on_sent(self, frame: Sent, now_s: float) -> Effects:
+        effects: list[Effect] = []
+        for entry in frame.calls:
+            stream = self._calls.get(entry.call)
+            if stream is not None and stream.attempt == entry.attempt:
+                told = stream.on_sent(entry.next, now_s)
+                effects.extend(self._absorb(stream, told, now_s))
+        return effects
+
+    def _on_call_frame(
+        self,
+        frame: Accepted | Queued | Window | Ended | Failed | Lost | Retry | RetryStarted,
+        now_s: float,
+    ) -> Effects:
+        stream = self._calls.get(frame.call)
+        if stream is None:
+            return [Count("frames_of_unknown_calls")]
+        # An offer names the next attempt; everything else must name the current one.
+        is_next = type(frame) is Retry and stream.phase is not Phase.BACKOFF
+        if frame.attempt != stream.attempt + is_next:
+            return [Count("frames_of_other_attempts")]
+        old_key = stream.stream_key
+        effects = self._told(stream, frame, now_s)
+        if stream.stream_key != old_key:
+            del self._by_key[old_key]
+            self._by_key[stream.stream_key] = stream
+        return self._absorb(stream, effects, now_s)
+
+    def _told(
+        self,
+        stream: StreamState,
+        frame: Accepted | Queued | Window | Ended | Failed | Lost | Retry | RetryStarted,
+        now_s: float,
+    ) -> Effects:
+        match frame:
+            case Accepted():
+                return stream.on_accepted(frame, now_s)
+            case Queued():
+                return stream.on_queued(now_s)
+            case Window():
+                return stream.on_window(frame.window_chunks, frame.window_bytes, now_s)
+            case Ended():
+                return stream.on_ended(frame, now_s)
+            case Failed():
+                return stream.on_failed(failure_from(frame.failure))
+            case Lost():
+                return stream.on_lost(now_s)
+            case Retry():
+                return stream.on_retry(frame, self._drawn.stream_key(), now_s)
+            case RetryStarted():
+                return stream.on_retry_started(frame, now_s)
+
+    # --- time ----------------------------------------------------------------------------------
+
+    def on_tick(self, now_s: float, lateness_s: float = 0.0) -> Effects:
+        """Repeat, restate, probe and give up what is due.
+
+        Args:
+            now_s: monotonic seconds; both sockets have been drained before.
+            lateness_s: how much later than `next_deadline_s` this comes.
+        """
+        if lateness_s > limits.LATE_TICK_S:
+            self._link.extend(lateness_s)
+        effects: list[Effect] = list(self._link.on_tick(self._drawn.nonce(), now_s))
+        if now_s >= self._done_at_s:
+            effects.extend(self._flush_done(now_s))
+        effects.extend(self._tick_calls(now_s))
+        if len(self._questions):
+            effects.extend(self._questions.on_tick(now_s, can_send=self._link.is_greeted))
+        return effects
+
+    def _tick_calls(self, now_s: float) -> Effects:
+        effects: list[Effect] = []
+        quiet: list[Restated] = []
+        while self._heap and self._heap[0][0] <= now_s:
+            at_s, call = heappop(self._heap)
+            stream = self._calls.get(call)
+            if stream is None or stream.scheduled_s != at_s:
+                continue  # closed, or scheduled anew
+            stream.scheduled_s = _NEVER_S
+            if self._is_orphaned(stream, now_s):
+                effects.extend(stream.give_up(self._orphan_failure()))
+                self._forget(stream)
+                continue
+            if stream.is_suspect(now_s):
+                effects.extend(self._link.doubt(self._drawn.nonce(), now_s))
+            effects.extend(self._absorb(stream, stream.on_tick(now_s), now_s))
+            if self._link.is_up and stream.is_quiet(now_s):
+                quiet.append(stream.restated(now_s))
+            # Without a broker nothing is said, so what is due stays due: look again later.
+            pause_s = 0.0 if self._link.is_up else limits.REPEAT_AFTER_S
+            self._schedule(stream, now_s + pause_s)
+        return [*effects, *_restates(quiet)]
+
+    def _is_orphaned(self, stream: StreamState, now_s: float) -> bool:
+        """Whether no broker has answered for so long that the call is given up."""
+        if self._link.down_for_s(now_s) >= self._orphan_timeout_s:
+            return now_s - stream.opened_s >= self._orphan_timeout_s or stream.was_sent
+        silent_s = now_s - max(stream.opened_s, self._link.heard_s)
+        return stream.phase is Phase.OPENING and silent_s >= self._orphan_timeout_s
+
+    def _orphan_failure(self) -> LlmFailure:
+        message = f"no broker has answered for {self._orphan_timeout_s:g} s"
+        return LlmFailure(message, Code.TRANSPORT)
+
+    # --- shared --------------------------------------------------------------------------------
+
+    def _absorb(self, stream: StreamState, effects: Effects, now_s: float) -> Effects:
+        """Keep the tables in step with a call that has just changed; hold back what can't go."""
+        if stream.call in self._calls:
+            if stream.phase is Phase.CLOSED:
+                self._forget(stream)
+            else:
+                self._schedule(stream, now_s)
+        if not effects:
+            return effects
+        out: list[Effect] = []
+        for effect in effects:
+            if not isinstance(effect, Send):
+                out.append(effect)
+            elif isinstance(effect.frame, Done):
+                self._add_done(effect.frame.calls, now_s)
+                if self._done_at_s <= now_s:
+                    out.extend(self._flush_done(now_s))
+            elif self._may_send(stream, effect.frame):
+                out.append(effect)
+        return out
+
+    def _may_send(self, stream: StreamState, frame: object) -> bool:
+        """Decide for a frame of a call; what is held back is said again when it may go out."""
+        link = self._link
+        match frame:
+            case Open():
+                may = link.is_up and not link.is_restarting
+                stream.was_sent |= may
+                return may
+            case Resume():
+                return link.is_up and not link.is_probing
+            case Cancel():
+                return link.is_greeted
+            case Credit():
+                return link.is_up
+            case _:
+                return True
+
+    def _forget(self, stream: StreamState) -> None:
+        self._calls.pop(stream.call, None)
+        self._by_key.pop(stream.stream_key, None)
+        stream.scheduled_s = _NEVER_S
+
+    def _schedule(self, stream: StreamState, now_s: float = 0.0) -> None:
+        """Look at the call again at its next deadline; a later deadline is found out then."""
+        if stream.phase is Phase.CLOSED:
+            return
+        at_s = max(stream.next_deadline_s(), now_s)
+        if at_s < stream.scheduled_s:
+            stream.scheduled_s = at_s
+            heappush(self._heap, (at_s, stream.call))
+
+    def _add_done(self, refs: tuple[CallRef, ...], now_s: float) -> None:
+        self._done.extend(refs)
+        if len(self._done) >= limits.MAX_LIST_ENTRIES:
+            self._done_at_s = now_s
+        elif self._done_at_s == _NEVER_S:
+            self._done_at_s = max(now_s, self._done_sent_s + limits.DONE_BATCH_S)
+
+    def _flush_done(self, now_s: float) -> Effects:
+        """Send what is in the batch; while no broker answers it waits (at most one list)."""
+        self._done_at_s = _NEVER_S
+        if not self._done or not self._link.is_up:
+            del self._done[: -limits.MAX_LIST_ENTRIES]
+            return NOTHING
+        refs, self._done = tuple(self._done[-limits.MAX_LIST_ENTRIES :]), []
+        self._done_sent_s = now_s
+        return [Send(Done(refs))]
+
+
+def _restates(told: list[Restated]) -> Effects:
+    """Return as few `RESTATE` frames as their size allows."""
+    return [
+        Send(Restate(tuple(told[at : at + _RESTATE_AT_ONCE])))
+        for at in range(0, len(told), _RESTATE_AT_ONCE)
+    ]
