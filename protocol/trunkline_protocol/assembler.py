@@ -49,6 +49,11 @@ class BlockAssembler:
 
     def push(self, chunk: StreamChunk) -> None:
         """Fold in the next chunk of the stream."""
+        if chunk.__class__ is TextDelta:  # nearly all chunks are more text of an open block
+            partial = self._partials.get(cast("TextDelta", chunk).index)
+            if partial is not None and partial.block is None:
+                partial.texts.append(cast("TextDelta", chunk).text)
+                return
         match chunk:
             case TextDelta():
                 self._partial(chunk.index, "text").add_text(chunk.text)

@@ -229,11 +229,6 @@ def _text(value: object, name: str) -> str:
     return cast("str", value)
 
 
-def _optional_text(value: object, name: str) -> str | None:
-    """Check a text field that may be absent."""
-    return None if value is None else _text(value, name)
-
-
 def _mapping(value: object, name: str) -> Mapping[str, object]:
     """Check a field that holds a map."""
     if not isinstance(value, dict):
@@ -257,12 +252,26 @@ def _reasoning_delta(index: object, text: object) -> ReasoningDelta:
 def _tool_call_delta(
     index: object, call_id: object, name: object, arguments_delta: object
 ) -> ToolCallDelta:
-    return ToolCallDelta(
-        _index(index),
-        _optional_text(call_id, "id"),
-        _text(arguments_delta, "argumentsDelta"),
-        _optional_text(name, "name"),
-    )
+    # The second most frequent kind; the slow tests below only find out what is wrong.
+    if (
+        index.__class__ is int
+        and arguments_delta.__class__ is str
+        and (call_id is None or call_id.__class__ is str)
+        and (name is None or name.__class__ is str)
+        and 0 <= cast("int", index) <= INDEX_MAX
+    ):
+        return ToolCallDelta(
+            cast("int", index),
+            cast("str | None", call_id),
+            cast("str", arguments_delta),
+            cast("str | None", name),
+        )
+    _index(index)
+    for value, field in ((call_id, "id"), (name, "name")):
+        if value is not None:
+            _text(value, field)
+    _text(arguments_delta, "argumentsDelta")
+    raise AssertionError("one of the four is wrong")
 
 
 def _block_end(index: object, block: object) -> BlockEnd:

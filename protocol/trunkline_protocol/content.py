@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Final, Literal
 
-from pydantic import Discriminator, Tag, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Discriminator, Tag, TypeAdapter, ValidationError
 
 from trunkline_protocol.wire_model import Flag, Integer, Text, WireModel, first_error
 
@@ -104,8 +104,9 @@ ContentBlock = Annotated[
     | Annotated[UnknownBlock, Tag("unknown")],
     Discriminator(_tag),
 ]
-ToolResultBlock.model_rebuild()
-_ADAPTER: Final[TypeAdapter[ContentBlock]] = TypeAdapter(ContentBlock)
+_ADAPTER: Final[TypeAdapter[ContentBlock]] = TypeAdapter(
+    ContentBlock, config=ConfigDict(defer_build=True, hide_input_in_errors=True)
+)
 
 
 def block_from_dict(data: Mapping[str, object]) -> ContentBlock:

@@ -8,6 +8,7 @@ order and exactly once; the filler is the exact inverse. Neither checks grammar.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 from trunkline_protocol.chunks import (
     BlockEnd,
@@ -34,21 +35,35 @@ class _OpenBlocks:
         """The blocks so far by index, in the order in which they were first seen."""
         return self._partials
 
+    def _took_text(self, chunk: StreamChunk) -> bool:
+        """Take a chunk if it is more text of an open block: nearly all chunks are."""
+        if chunk.__class__ is not TextDelta and chunk.__class__ is not ReasoningDelta:
+            return False
+        chunk = cast("TextDelta", chunk)
+        partial = self._partials.get(chunk.index)
+        if partial is None:
+            return False
+        if partial.block is None:
+            partial.texts.append(chunk.text)
+        return True
+
     def _follow(self, chunk: StreamChunk) -> None:
-        """Take a chunk that is no block end; the order of the tests is that of the traffic."""
-        kind = chunk.__class__
-        if kind is TextDelta or kind is ReasoningDelta:
-            partial = self._partials.get(chunk.index)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType]
-            if partial is None:
-                partial = self._opened(chunk.index, "text" if kind is TextDelta else "reasoning")  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType]
-            partial.add_text(chunk.text)  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType]
-        elif isinstance(chunk, ToolCallDelta):
-            partial = self._partials.get(chunk.index)
-            if partial is None:
-                partial = self._opened(chunk.index, "tool-call")
-            partial.add_tool_call(chunk)
-        elif isinstance(chunk, BlockStart) and chunk.index not in self._partials:
-            self._opened(chunk.index, chunk.block_type)
+        """Take a chunk that is no block end."""
+        match chunk:
+            case TextDelta():
+                self._partial(chunk.index, "text").add_text(chunk.text)
+            case ReasoningDelta():
+                self._partial(chunk.index, "reasoning").add_text(chunk.text)
+            case ToolCallDelta():
+                self._partial(chunk.index, "tool-call").add_tool_call(chunk)
+            case BlockStart():
+                self._partial(chunk.index, chunk.block_type)
+            case _:
+                pass  # usage and finish belong to no block
+
+    def _partial(self, index: int, block_type: str) -> PartialBlock:
+        """Return the block at an index, opening it if it is new."""
+        return self._partials.get(index) or self._opened(index, block_type)
 
     def _opened(self, index: int, block_type: str) -> PartialBlock:
         partial = self._partials[index] = PartialBlock(block_type)
@@ -62,6 +77,8 @@ class BlockElider(_OpenBlocks):
 
     def elide(self, chunk: StreamChunk) -> StreamChunk:
         """Return the chunk to send: the same one, or its block end without the block."""
+        if self._took_text(chunk):
+            return chunk
         if not isinstance(chunk, BlockEnd):
             self._follow(chunk)
             return chunk
@@ -86,6 +103,8 @@ class BlockFiller(_OpenBlocks):
         Raises:
             RemoteProtocolError: a block was left out that no delta has built.
         """
+        if self._took_text(chunk):
+            return chunk
         if not isinstance(chunk, BlockEnd):
             self._follow(chunk)
             return chunk

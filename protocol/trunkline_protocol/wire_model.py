@@ -49,6 +49,7 @@ class WireModel(BaseModel):
         extra="allow",
         allow_inf_nan=False,
         hide_input_in_errors=True,
+        defer_build=True,  # an agent pays at import only for what it uses
     )
 
     def model_post_init(self, context: Any, /) -> None:
