@@ -1,0 +1,165 @@
+"""What a worker process is told at its start: over an inherited descriptor, or by arguments.
+
+The spawn token travels over the descriptor only, never in the arguments or the environment, and
+the descriptor is closed before any adapter code runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, cast
+
+from trunkline_protocol.ids import Epoch, Generation, PoolName
+from trunkline_protocol.limits import ORPHAN_TIMEOUT_S
+
+MAX_BOOT_BYTES: Final = 1024 * 1024  # options are a table of a configuration file
+_READ_BYTES: Final = 65_536
+UNBORN: Final = Generation(Epoch(0), 0)  # of a worker that no broker started
+
+
+class BootError(ValueError):
+    """The start of the worker is wrong; the text says what."""
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """How this worker starts.
+
+    Attributes:
+        control: endpoint of the broker's `workers/control`.
+        pool: NAME of `[worker.NAME]`.
+        adapter: name for `loader.load_entry`.
+        slot: place in the pool.
+        generation: from the spawning broker; (0, 0) without one.
+        token: one-time secret from the spawning broker; never shown.
+        providers: routes to register; none: the adapter's own.
+        options: the options table of the pool.
+        is_standby: starts beside a serving worker.
+        orphan_timeout_s: how long to live without a broker.
+    """
+
+    control: str
+    pool: PoolName
+    adapter: str
+    slot: int = 0
+    generation: Generation = UNBORN
+    token: bytes = field(default=b"", repr=False)
+    providers: tuple[str, ...] = ()
+    options: Mapping[str, object] = field(default_factory=dict[str, object])
+    is_standby: bool = False
+    orphan_timeout_s: float = ORPHAN_TIMEOUT_S
+
+
+def read_boot(arguments: Sequence[str]) -> Boot:
+    """Read the command line, and the descriptor if it names one.
+
+    Raises:
+        BootError: the document or an argument is wrong.
+        SystemExit: argparse's own, for `--help` and unknown arguments.
+    """
+    parsed = _parser().parse_args(arguments)
+    if parsed.boot_fd is not None:
+        return boot_from_document(_read_all(cast("int", parsed.boot_fd)))
+    if not parsed.connect or not parsed.pool or not parsed.adapter:
+        raise BootError("--connect, --pool and --adapter are required without --boot-fd")
+    return Boot(
+        control=parsed.connect,
+        pool=PoolName(parsed.pool),
+        adapter=parsed.adapter,
+        slot=parsed.slot,
+        providers=tuple(parsed.provider),
+        options=dict(_option(text) for text in parsed.option),
+    )
+
+
+def boot_from_document(document: bytes) -> Boot:
+    """Read the JSON document of a spawning broker; unknown keys are ignored.
+
+    Raises:
+        BootError: no JSON object, or a key is missing or wrong; the text names it.
+    """
+    try:
+        data = json.loads(document)
+    except ValueError as exc:
+        raise BootError("the boot document is not JSON") from exc
+    if not isinstance(data, dict):
+        raise BootError("the boot document is not an object")
+    fields = cast("dict[str, Any]", data)
+    try:
+        epoch, number = fields["generation"]
+        return Boot(
+            control=_typed(fields, "control", str),
+            pool=PoolName(_typed(fields, "pool", str)),
+            adapter=_typed(fields, "adapter", str),
+            slot=_typed(fields, "slot", int),
+            generation=Generation(Epoch(int(epoch)), int(number)),
+            token=bytes.fromhex(_typed(fields, "token", str)),
+            providers=tuple(map(str, _typed(fields, "providers", list))),
+            options=_typed(fields, "options", dict),
+            is_standby=_typed(fields, "standby", bool),
+            orphan_timeout_s=_typed(fields, "orphanTimeoutMs", int) / 1000,
+        )
+    except (KeyError, TypeError, ValueError) as exc:
+        raise BootError(f"boot document: {exc}") from exc
+
+
+def _typed(fields: dict[str, Any], key: str, kind: type[Any]) -> Any:
+    value = fields[key]
+    if not isinstance(value, kind):
+        raise TypeError(f"{key} must be a {kind.__name__}")
+    return value
+
+
+def _read_all(descriptor: int) -> bytes:
+    """Read to the end of file and close the descriptor, whatever happens."""
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        while piece := os.read(descriptor, _READ_BYTES):
+            pieces.append(piece)
+            size += len(piece)
+            if size > MAX_BOOT_BYTES:
+                raise BootError("the boot document is too large")
+    except OSError as exc:
+        raise BootError(f"cannot read descriptor {descriptor}: {exc.strerror}") from exc
+    finally:
+        _close(descriptor)
+    return b"".join(pieces)
+
+
+def _close(descriptor: int) -> None:
+    try:
+        os.close(descriptor)
+    except OSError:  # it was never open, which reading it has already said
+        return
+
+
+def _option(text: str) -> tuple[str, object]:
+    """Read `key=value`; a value that is JSON is that value, any other one is text."""
+    key, found, raw = text.partition("=")
+    if not found or not key:
+        raise BootError(f"--option {text!r}: key=value is required")
+    try:
+        return key, json.loads(raw)
+    except ValueError:  # plain text, as people write it
+        return key, raw
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m trunkline_workers",
+        description="Run one adapter for a Trunkline broker. The broker starts workers by itself; "
+        "start one by hand to debug an adapter, or on another host.",
+    )
+    parser.add_argument("--boot-fd", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--connect", metavar="ENDPOINT", help="the broker's workers/control")
+    parser.add_argument("--pool", metavar="NAME", help="name of the pool to serve")
+    parser.add_argument("--slot", type=int, default=0, help="place in the pool (default 0)")
+    parser.add_argument("--adapter", help="built-in name, module:Class or path/file.py:Class")
+    parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--provider", action="append", default=[], metavar="NAME")
+    return parser

@@ -1,0 +1,265 @@
+"""The adapter boundary: what reaches an adapter, and what becomes of what it does.
+
+Before: the exact model is resolved and checked, defaults are filled in, replay state of adapters
+that this one is not is taken out, images are projected for models without them. After: whatever
+the adapter emits or raises becomes checked lane arrays and exactly one terminal finish. This file
+knows neither sockets nor credit; values are judged by the pure functions of the protocol.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Final, cast
+
+from trunkline_protocol.adapter_request import adapter_options
+from trunkline_protocol.chunks import (
+    INDEX_MAX,
+    BlockEnd,
+    BlockStart,
+    Finish,
+    FinishReason,
+    ReasoningDelta,
+    StreamChunk,
+    TextDelta,
+    TokenUsage,
+    ToolCallDelta,
+    Usage,
+    chunks_from_arrays,
+)
+from trunkline_protocol.elision import BlockElider
+from trunkline_protocol.failure import (
+    Code,
+    LlmError,
+    LlmFailure,
+    RemoteProtocolError,
+    normalize_failure,
+)
+from trunkline_protocol.grammar import GrammarChecker
+from trunkline_protocol.model_checks import check_model_info, prepare_call_config
+from trunkline_protocol.models import LlmResolvedModelInfo
+from trunkline_protocol.options import GenerateOptions, LlmCallConfig
+
+from trunkline_workers.adapter import LlmAdapter
+from trunkline_workers.redact import redact
+
+MAX_FAILURE_CHARS: Final = 4096  # ENDED carries the failure in its envelope
+_CONFIG_FIELDS: Final = tuple(LlmCallConfig.model_fields)
+_SECRET_NAME: Final = re.compile(r"(?i)key|token|secret|password|credential")
+_MIN_SECRET_CHARS: Final = 6  # a shorter value would blank out ordinary words
+
+Redact = Callable[[str], str]
+
+
+def redactor(environ: Mapping[str, str], options: Mapping[str, object]) -> Redact:
+    """Return what takes this worker's secrets out of a text: values under a telling name."""
+    named = [*environ.items(), *options.items()]
+    secrets = [
+        value
+        for name, value in named
+        if isinstance(value, str) and len(value) >= _MIN_SECRET_CHARS and _SECRET_NAME.search(name)
+    ]
+    return lambda text: redact(text, secrets)
+
+
+def call_config(options: GenerateOptions) -> LlmCallConfig:
+    """Return the part of a request that is its call config."""
+    fields = {name: getattr(options, name) for name in _CONFIG_FIELDS}
+    return LlmCallConfig.model_construct(**fields)
+
+
+async def resolve_model(adapter: LlmAdapter, provider: str, model: str) -> LlmResolvedModelInfo:
+    """Ask an adapter for one exact model and judge the answer.
+
+    Raises:
+        LlmError: `INVALID_MODEL_*`; what the adapter raises passes.
+    """
+    return check_model_info(provider, model, await adapter.resolve_model(provider, model))
+
+
+async def options_for_adapter(
+    adapter: LlmAdapter, owned_providers: Collection[str], options: GenerateOptions
+) -> GenerateOptions:
+    """Return the request as the adapter sees it, with its own defaults filled in.
+
+    Args:
+        adapter: that will serve it.
+        owned_providers: routes that this very instance serves now.
+        options: from the application.
+
+    Raises:
+        LlmError: `INVALID_MODEL_*`, `UNSUPPORTED_REASONING_EFFORT`; what the adapter raises passes.
+    """
+    info = await resolve_model(adapter, options.provider, options.model)
+    config, _ = prepare_call_config(call_config(options), info)
+    return fitted_options(options, config, owned_providers, info)
+
+
+def fitted_options(
+    options: GenerateOptions,
+    config: LlmCallConfig,
+    owned_providers: Collection[str],
+    info: LlmResolvedModelInfo,
+) -> GenerateOptions:
+    """Return the request under a resolved config, as the adapter may see it."""
+    filled = {
+        name: value
+        for name in ("max_tokens", "reasoning_effort")
+        if (value := getattr(config, name)) != getattr(options, name)
+    }
+    if filled:
+        options = options.model_copy(update=filled)
+    return adapter_options(options, owned_providers, info.input_modalities)
+
+
+def finish_of(raised: BaseException, clean: Redact) -> Finish:
+    """Turn what an adapter raised into the terminal finish; the exception itself stays here."""
+    failure = normalize_failure(_innermost(raised))
+    kind = "aborted" if failure.code == Code.ABORTED else "error"
+    return Finish(FinishReason(kind, cleaned(failure, clean)))
+
+
+def cleaned(failure: LlmFailure, clean: Redact) -> LlmFailure:
+    """Return a failure without secrets, of a bounded length."""
+    message = clean(failure.message)
+    if len(message) > MAX_FAILURE_CHARS:
+        message = message[: MAX_FAILURE_CHARS - 1] + "\u2026"
+    if message == failure.message:
+        return failure
+    return LlmFailure(
+        message,
+        failure.code,
+        failure.status,
+        failure.provider_retry_after_ms,
+        failure.request_id,
+    )
+
+
+def _innermost(raised: BaseException) -> BaseException:
+    """Look into groups of one: task groups wrap the only error of an adapter."""
+    found = raised
+    while isinstance(found, BaseExceptionGroup):
+        members = cast("tuple[BaseException, ...]", found.exceptions)
+        if len(members) != 1:
+            return raised
+        found = members[0]
+    return found
+
+
+class StreamGuard:
+    """Takes the items of one adapter stream; gives lane arrays and exactly one finish.
+
+    Attributes:
+        arrays: checked chunks in order, for the caller to take out and clear.
+        finish: the terminal finish, once there is one; nothing is taken after it.
+        usage: the last token counts.
+        dropped_count: chunks that came with or after the finish.
+
+    Args:
+        clean: takes secrets out of failure texts.
+        is_strict: also check the grammar; a violation ends the stream in `INVARIANT`.
+    """
+
+    __slots__ = ("_clean", "_elide", "_grammar", "_has_block", "arrays", "dropped_count",
+                 "finish", "usage")  # fmt: skip
+
+    def __init__(self, clean: Redact, *, is_strict: bool = False) -> None:
+        self.arrays: list[tuple[object, ...]] = []
+        self.finish: Finish | None = None
+        self.usage: TokenUsage | None = None
+        self.dropped_count = 0
+        self._elide = BlockElider().elide
+        self._has_block = False
+        self._clean = clean
+        self._grammar = GrammarChecker() if is_strict else None
+
+    def take(self, item: object) -> bool:
+        """Take one item, a chunk or a list of chunks.
+
+        Returns:
+            Whether the stream has its finish now; the rest of the item is dropped then.
+        """
+        if item.__class__ is not list:
+            return self._take_one(item)
+        chunks: list[Any] = item  # pyright: ignore[reportAssignmentType]  # checked one by one
+        take_one = self._take_one
+        for position, chunk in enumerate(chunks):
+            if take_one(chunk):
+                self.dropped_count += len(chunks) - position - 1
+                return True
+        return False
+
+    def end(self) -> Finish:
+        """Return the finish of a stream that is over; a missing one is `STREAM_CLOSED`."""
+        missing = LlmError.of("the adapter's stream ended without a finish", Code.STREAM_CLOSED)
+        return self.fail(missing)
+
+    def fail(self, raised: BaseException) -> Finish:
+        """Return the finish of a stream that raised; one that came before it stays."""
+        if self.finish is None:
+            self.finish = finish_of(raised, self._clean)
+        return self.finish
+
+    def _take_one(self, chunk: Any) -> bool:
+        kind = chunk.__class__
+        if self._grammar is not None and self._breaks_grammar(chunk):
+            return True
+        if kind is TextDelta or kind is ReasoningDelta:
+            index, text = chunk.index, chunk.text
+            # The per-token path: the reader's checks in line, and the array without a call.
+            if text.__class__ is str and index.__class__ is int and 0 <= index <= INDEX_MAX:
+                self._elide(chunk)
+                self._has_block = True
+                self.arrays.append((1 if kind is TextDelta else 2, index, text))
+                return False
+        return self._take_other(chunk)
+
+    def _take_other(self, chunk: object) -> bool:
+        if not isinstance(chunk, _CHUNK_TYPES):
+            return self._fail(
+                f"the adapter emitted {type(chunk).__name__}, which is no chunk", Code.INVARIANT
+            )
+        try:
+            checked = chunks_from_arrays([chunk.to_array()])[0]
+        # A chunk class does not check what it is built with: any wrong field shows here.
+        except (RemoteProtocolError, TypeError, ValueError, AttributeError, RecursionError) as exc:
+            return self._fail(f"{type(chunk).__name__}: {exc}", Code.INVARIANT)
+        if isinstance(checked, BlockEnd) and checked.block is None:
+            return self._fail("the adapter emitted a BlockEnd without its block", Code.INVARIANT)
+        return self._append(checked)
+
+    def _append(self, chunk: StreamChunk) -> bool:
+        if isinstance(chunk, Finish):
+            return self._finish_with(chunk)
+        if isinstance(chunk, Usage):
+            self.usage = chunk.usage
+        else:
+            self._has_block = True
+        self.arrays.append(self._elide(chunk).to_array())
+        return False
+
+    def _finish_with(self, chunk: Finish) -> bool:
+        """Take the adapter's finish; a `stop` without any block is no success."""
+        reason = chunk.reason
+        if reason.kind == "stop" and not self._has_block:
+            return self._fail("the provider's response is empty", Code.EMPTY_RESPONSE)
+        if reason.failure is not None:
+            failure = cleaned(reason.failure, self._clean)
+            chunk = Finish(FinishReason(reason.kind, failure, reason.extra), chunk.replay_state)
+        self.finish = chunk
+        return True
+
+    def _breaks_grammar(self, chunk: object) -> bool:
+        violation = None if self._grammar is None else self._grammar.push(chunk)
+        return violation is not None and self._fail(
+            f"stream grammar: {violation.rule}", Code.INVARIANT
+        )
+
+    def _fail(self, message: str, code: str) -> bool:
+        self.fail(LlmError.of(message, code))
+        return True
+
+
+_CHUNK_TYPES: Final = (
+    BlockStart, TextDelta, ReasoningDelta, ToolCallDelta, BlockEnd, Usage, Finish,
+)  # fmt: skip

@@ -1,0 +1,346 @@
+"""The worker host: one loop that runs the adapter, its sockets and its heartbeats.
+
+It turns frames and time into events of `core.worker.WorkerCore` and performs the effects. The
+heartbeat comes from this very loop, so a worker that is stuck goes silent. Nothing here decides
+anything about calls or registrations.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Final, assert_never
+
+import zmq
+from trunkline_protocol.chunks import Finish, TokenUsage
+from trunkline_protocol.failure import LlmError, LlmFailure
+from trunkline_protocol.frames import Query, Start, ToWorkerFrame
+from trunkline_protocol.ids import LEASE_ID_BYTES, CallId, LeaseId, QueryId
+from trunkline_protocol.limits import CANCEL_S, HEARTBEAT_INTERVAL_S
+
+from trunkline_workers.adapter import AdapterContext
+from trunkline_workers.boot import Boot
+from trunkline_workers.boundary import StreamGuard, redactor
+from trunkline_workers.control import ControlSocket
+from trunkline_workers.core.effects import (
+    Answer,
+    Begin,
+    ConnectLane,
+    Count,
+    DropAnswer,
+    Effect,
+    Exit,
+    OpenAdapter,
+    Pull,
+    Resolve,
+    SendControl,
+    SendLane,
+    Stop,
+)
+from trunkline_workers.core.leases import Leases
+from trunkline_workers.core.link import (
+    EXIT_CONFIG,
+    EXIT_REFUSED,
+    RegistrationSet,
+    WorkerIdentity,
+)
+from trunkline_workers.core.worker import WorkerCore
+from trunkline_workers.dispatch import Dispatcher
+from trunkline_workers.figures import process_figures
+from trunkline_workers.lane import LaneSocket
+from trunkline_workers.loader import Entry
+from trunkline_workers.plugin import Plugin
+from trunkline_workers.pull import Puller, stopped
+from trunkline_workers.queries import PreparedCall, Queries
+from trunkline_workers.runtime import WorkerRuntime
+
+_CLOSE_S: Final = 5.0  # for the adapter's own close(); the broker kills after stop_s anyway
+_STRICT_GRAMMAR: Final = "TRUNKLINE_STRICT_GRAMMAR"
+
+_Key = tuple[CallId, int]
+
+
+class Host:
+    """Runs one worker until it is told to end; `run` returns the exit code.
+
+    Args:
+        boot: how it starts.
+        entry: the adapter class or plugin.
+        environ: the environment of the process.
+    """
+
+    def __init__(self, boot: Boot, entry: Entry, environ: Mapping[str, str]) -> None:
+        self._boot = boot
+        self._clock = time.monotonic
+        self._counters: Counter[str] = Counter()
+        self._clean = redactor(environ, boot.options)
+        self._is_strict = environ.get(_STRICT_GRAMMAR, "") not in {"", "0"}
+        self._leases: Leases[PreparedCall] = Leases()
+        identity = WorkerIdentity(
+            boot.pool, boot.slot, boot.generation, os.getpid(), boot.token, boot.is_standby
+        )
+        self._core = WorkerCore(identity, self._clock(), boot.orphan_timeout_s, self._leases.ids)
+        context = AdapterContext(boot.pool, boot.providers, boot.options, environ, self.report)
+        self._runtime = WorkerRuntime(self._submit, self._spawn)
+        self._plugin = Plugin(entry, context, self._runtime)
+        self._queries = Queries(
+            self._runtime,
+            self._leases,
+            lambda: LeaseId(os.urandom(LEASE_ID_BYTES)),
+            self._clock,
+            self._clean,
+        )
+        self._dispatcher = Dispatcher(self._runtime, self._queries)
+        self._pullers: dict[_Key, tuple[Puller, asyncio.Task[None]]] = {}
+        self._answers: dict[QueryId, asyncio.Task[None]] = {}
+        self._decisions: dict[int, asyncio.Future[Resolve]] = {}
+        self._exit_code = 0
+        self._exit_reason = ""
+
+    # --- life ----------------------------------------------------------------------------------
+
+    async def run(self) -> int:
+        """Connect, serve, and leave when told to.
+
+        Returns:
+            0 after `BYE` or a signal; 2, 3 or 4 as in `core.link`, with the reason on stderr.
+        """
+        loop = asyncio.get_running_loop()
+        self._leaving = asyncio.Event()
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        self._lane = LaneSocket(context, self._on_lane_connected, self._count)
+        self._control = ControlSocket(
+            context, self._boot.control, self._on_frame, self._on_connected, self._count
+        )
+        try:
+            async with asyncio.TaskGroup() as self._tasks:
+                ticker = self._tasks.create_task(self._tick())
+                await self._leaving.wait()
+                ticker.cancel()
+                await self._stop_all()
+        finally:
+            self._control.close()
+            self._lane.close()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+            context.term()
+        if self._exit_code:
+            self.report(self._exit_reason)
+        return self._exit_code
+
+    def report(self, diagnostic: str) -> None:
+        """Write one line to the worker's log, without its secrets; a full disk is only counted."""
+        line = f"[trunkline] {self._clean(diagnostic)}\n"
+        try:
+            sys.stderr.write(line)
+            sys.stderr.flush()
+        except OSError:
+            self._count("log_lines_lost")
+
+    async def _stop_all(self) -> None:
+        """Cancel every attempt and answer, close the adapter, each within its deadline."""
+        tasks = [task for _, task in self._pullers.values()]
+        tasks += self._answers.values()
+        for task in tasks:
+            task.cancel()
+        for future in self._decisions.values():
+            future.cancel()
+        for task in tasks:
+            if not await stopped(task, CANCEL_S):
+                self.report("an adapter did not honour cancel in time")
+        try:
+            async with asyncio.timeout(_CLOSE_S):
+                await self._plugin.close()
+        # Foreign code at the very end: its trouble is told and changes nothing.
+        except Exception as exc:  # noqa: BLE001
+            self.report(f"closing the adapter failed: {type(exc).__name__}: {exc}")
+
+    async def _tick(self) -> None:
+        """Beat once a second; sockets are drained first, so that no frame is judged unheard."""
+        due_s = self._clock() + HEARTBEAT_INTERVAL_S
+        while True:
+            await asyncio.sleep(max(0.0, due_s - self._clock()))
+            now_s = self._clock()
+            self._control.drain()
+            self._leases.on_tick(now_s)
+            figures = {**process_figures(), "counters": dict(self._counters)}
+            self._perform(self._core.on_tick(now_s, now_s - due_s, figures))
+            due_s = max(due_s + HEARTBEAT_INTERVAL_S, now_s)
+
+    # --- events --------------------------------------------------------------------------------
+
+    def _on_signal(self) -> None:
+        self._perform(self._core.on_stop())
+
+    def _on_connected(self) -> None:
+        self._perform(self._core.on_connected())
+
+    def _on_lane_connected(self) -> None:
+        self._perform(self._core.on_lane_connected())
+
+    def _on_frame(self, frame: ToWorkerFrame) -> None:
+        self._perform(self._core.on_frame(frame, self._clock()))
+
+    # --- the sink of the pullers ---------------------------------------------------------------
+
+    def room(self, call: CallId, attempt: int) -> int:
+        """Tell how many chunks may be pulled now."""
+        return self._core.room(call, attempt)
+
+    def push(self, call: CallId, attempt: int, arrays: Sequence[Sequence[Any]]) -> int:
+        """Send chunks, or let them wait for credit; returns the room that is left."""
+        self._perform(self._core.on_chunks(call, attempt, arrays, self._clock()))
+        return self._core.room(call, attempt)
+
+    def finish(
+        self,
+        call: CallId,
+        attempt: int,
+        finish: Finish,
+        usage: TokenUsage | None,
+        arrays: Sequence[Sequence[Any]],
+    ) -> None:
+        """Send the last chunks and the finish."""
+        now_s = self._clock()
+        self._perform(self._core.on_finish(call, attempt, finish, usage, now_s, arrays))
+
+    # --- effects -------------------------------------------------------------------------------
+
+    def _perform(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case SendLane():
+                    self._lane.send(effect.client, effect.frame)
+                case SendControl():
+                    self._control.send(effect.frame)
+                case Pull():
+                    self._pullers[effect.call, effect.attempt][0].on_credit()
+                case Begin():
+                    self._begin(effect.start)
+                case Stop():
+                    self._stop((effect.call, effect.attempt))
+                case Count():
+                    self._counters[effect.name] += effect.amount
+                case _:
+                    self._perform_rare(effect)
+
+    def _perform_rare(
+        self, effect: ConnectLane | OpenAdapter | Resolve | Answer | DropAnswer | Exit
+    ) -> None:
+        match effect:
+            case ConnectLane():
+                self._lane.connect(effect.endpoint)
+            case OpenAdapter():
+                self._tasks.create_task(self._open())
+            case Resolve():
+                future = self._decisions.pop(effect.request, None)
+                if future is not None and not future.done():
+                    future.set_result(effect)
+            case Answer():
+                self._answer(effect.query)
+            case DropAnswer():
+                task = self._answers.get(effect.query)
+                if task is not None:
+                    task.cancel()
+            case Exit():
+                self._leave(effect.code, effect.reason)
+            case _:
+                assert_never(effect)
+
+    def _leave(self, code: int, reason: str) -> None:
+        if not self._leaving.is_set():
+            self._exit_code, self._exit_reason = code, reason
+            self._leaving.set()
+
+    def _begin(self, start: Start) -> None:
+        key = (start.call, start.attempt)
+        puller = Puller(self, start, StreamGuard(self._clean, is_strict=self._is_strict))
+        task = self._tasks.create_task(puller.run(lambda: self._dispatcher.open_stream(start)))
+        self._pullers[key] = (puller, task)
+        task.add_done_callback(lambda _: self._pullers.pop(key, None))
+
+    def _stop(self, key: _Key) -> None:
+        found = self._pullers.get(key)
+        if found is None:
+            return
+        task = found[1]
+        task.cancel()
+        asyncio.get_running_loop().call_later(CANCEL_S, self._check_stopped, task)
+
+    def _check_stopped(self, task: asyncio.Task[None]) -> None:
+        if not task.done():
+            self._count("cancels_overdue")
+            self.report("an adapter did not honour cancel in time")
+
+    def _answer(self, query: Query) -> None:
+        if query.query in self._answers:
+            return  # asked again while the answer is worked out
+        task = self._tasks.create_task(self._send_answer(query))
+        self._answers[query.query] = task
+        task.add_done_callback(lambda _: self._answers.pop(query.query, None))
+
+    async def _send_answer(self, query: Query) -> None:
+        self._control.send(await self._queries.answer(query))
+
+    def _count(self, name: str) -> None:
+        self._counters[name] += 1
+
+    # --- registration --------------------------------------------------------------------------
+
+    async def _open(self) -> None:
+        """Open the adapter and register what it serves; then the worker is ready."""
+        try:
+            await self._plugin.open()
+        # Foreign code: whatever it raises means that this worker cannot serve.
+        except Exception as exc:  # noqa: BLE001
+            self._leave(EXIT_CONFIG, f"the adapter cannot open: {_told(exc)}")
+            return
+        try:
+            await self._runtime.publish()
+        except LlmError as exc:
+            self._leave(EXIT_REFUSED, f"registration refused: {_told(exc)}")
+
+    async def _submit(self, wanted: RegistrationSet) -> LlmError | None:
+        request, effects = self._core.ask(wanted)
+        future: asyncio.Future[Resolve] = asyncio.get_running_loop().create_future()
+        self._decisions[request] = future
+        self._perform(effects)
+        decided = await future
+        if decided.code is None:
+            return None
+        return LlmError(LlmFailure(decided.message, decided.code))
+
+    def _spawn(self, change: Coroutine[Any, Any, LlmError | None]) -> asyncio.Task[LlmError | None]:
+        return self._tasks.create_task(change)
+
+
+def _told(exc: Exception) -> str:
+    if isinstance(exc, LlmError):
+        return f"{exc.code}: {exc}"
+    return f"{type(exc).__name__}: {exc}"
+
+
+def run_host(boot: Boot, entry: Entry, environ: Mapping[str, str]) -> int:
+    """Run a worker on uvloop, or on asyncio where there is none; returns its exit code.
+
+    Raises:
+        ValueError: the adapter does not accept its options.
+    """
+    host = Host(boot, entry, environ)
+    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+        return runner.run(host.run())
+
+
+def _loop_factory() -> Any:
+    try:
+        import uvloop
+    except ModuleNotFoundError:  # Windows, or an adapter's own lean environment
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop

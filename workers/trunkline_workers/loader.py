@@ -1,0 +1,106 @@
+"""Finding an adapter by name: built in, by entry point, by `module:Class`, by `path/file.py:Class`.
+
+What is found is a subclass of `LlmAdapter`, or a plugin: `async def setup(runtime, context)`, which
+registers what it likes and may return a coroutine function that is called at the end.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+from typing import Final, cast
+
+from trunkline_workers.adapter import AdapterContext, LlmAdapter
+from trunkline_workers.runtime import WorkerRuntime
+
+BUILTIN: Final = {
+    "scripted": "trunkline_workers.adapters.scripted.adapter:ScriptedAdapter",
+    "local": "trunkline_workers.adapters.local.adapter:LocalAdapter",
+    "chat_completions": (
+        "trunkline_workers.adapters.chat_completions.adapter:ChatCompletionsAdapter"
+    ),
+}
+ENTRY_POINT_GROUP: Final = "trunkline.adapters"
+
+Close = Callable[[], Awaitable[None]]
+Setup = Callable[[WorkerRuntime, AdapterContext], Awaitable[Close | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What was found: exactly one of the two is set."""
+
+    adapter: type[LlmAdapter] | None = None
+    setup: Setup | None = None
+
+
+class AdapterNotFoundError(ValueError):
+    """The name leads to no adapter; the text says how far it led."""
+
+
+def load_entry(name: str) -> Entry:
+    """Return the adapter class or the plugin of that name.
+
+    Args:
+        name: a built-in name, the name of an entry point of `trunkline.adapters`, `module:Class`,
+            or `path/file.py:Class` (absolute, or relative to the working directory).
+
+    Raises:
+        AdapterNotFoundError: nothing is there, or it is neither an adapter nor a plugin.
+        Exception: what importing the module raises.
+    """
+    installed = {} if name in BUILTIN or ":" in name else entry_point_targets()
+    target = BUILTIN.get(name) or installed.get(name) or name
+    where, _, attribute = target.rpartition(":")
+    if not where or not attribute:
+        known = ", ".join(sorted({*BUILTIN, *installed}))
+        raise AdapterNotFoundError(
+            f"no adapter {name!r}; known: {known}; or module:Class, or path/file.py:Class"
+        )
+    module = _file_module(Path(where)) if where.endswith(".py") else _module(where, name)
+    found = cast("object", getattr(module, attribute, None))
+    if isinstance(found, type) and issubclass(found, LlmAdapter):
+        return Entry(adapter=found)
+    if callable(found) and inspect.iscoroutinefunction(cast("Setup", found)):
+        return Entry(setup=cast("Setup", found))
+    raise AdapterNotFoundError(
+        f"{target}: not a subclass of LlmAdapter and not an async function"
+        if found is not None
+        else f"{where} has no {attribute!r}"
+    )
+
+
+def entry_point_targets() -> dict[str, str]:
+    """Return what installed packages offer: name to `module:attribute`."""
+    return {each.name: each.value for each in entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def _module(where: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(where)
+    except ModuleNotFoundError as exc:
+        # Only the module itself or a package around it: a missing dependency shows as it is.
+        if exc.name is not None and (where == exc.name or where.startswith(f"{exc.name}.")):
+            raise AdapterNotFoundError(f"adapter {name!r}: no module {exc.name!r}") from exc
+        raise
+
+
+def _file_module(path: Path) -> ModuleType:
+    """Import a file under a name of its own; its directory is not put on the path."""
+    if not path.is_file():
+        raise AdapterNotFoundError(f"no file {path}")
+    module_name = f"trunkline_adapter_{path.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    if spec is None or spec.loader is None:
+        raise AdapterNotFoundError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module  # dataclasses and pickles of it look themselves up here
+    spec.loader.exec_module(module)
+    return module
