@@ -104,10 +104,19 @@ class _Reader:
         if not data:
             return _at_end(self._decoder, translator)
         moves = translator.moves
-        chunks = translator.feed(self._decoder.feed(data))
+        chunks = _fed(translator, self._decoder.feed(data))
         if translator.moves != moves:
             response.progressed()
         return chunks
+
+
+def _fed(translator: ResponseTranslator, payloads: list[bytes]) -> list[StreamChunk]:
+    """Feed a translator; a bug in it is a response we could not read, not a broken connection."""
+    try:
+        return translator.feed(payloads)
+    except Exception as exc:  # whatever the bug raises: only this stream ends
+        text = f"the response could not be read: {exc!r}"
+        raise LlmError(LlmFailure(text, Code.MALFORMED_RESPONSE)) from exc
 
 
 async def _first_bytes(response: HttpResponse) -> bytes:

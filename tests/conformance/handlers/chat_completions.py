@@ -1,4 +1,4 @@
-"""`translate`, `sse`, `pipeline`, `serialize`: the chat-completions adapter with DeepSeek's profile.
+"""`translate`, `sse`, `pipeline`, `serialize`: the chat-completions adapter as DeepSeek's.
 
 The predicates name the kinds of input for which the vectors' "Do better" list wins.
 """
@@ -166,25 +166,18 @@ def blank_finish_reason(given: Any) -> bool:
 
 
 def weak_usage(given: Any) -> bool:
-    """Tell whether a usage is empty, has null counts, more cached than prompt tokens, or is zero."""
-    usages = [value.get("usage") for value in _values(given) if isinstance(value, dict)]
-    found = [usage for usage in usages if isinstance(usage, dict)]
-    return any(_is_weak(usage) for usage in found) or (
-        len(found) < len(usages) and any(usage is None for usage in usages) and len(found) > 1
-    )
+    """Tell whether a usage is zero, has null counts, or more cached than prompt tokens."""
+    usages = (value.get("usage") for value in _values(given) if isinstance(value, dict))
+    return any(_is_weak(usage) for usage in usages if isinstance(usage, dict))
 
 
 def _is_weak(usage: dict[str, Any]) -> bool:
-    details = [
-        usage.get(key) or {} for key in ("prompt_tokens_details", "completion_tokens_details")
-    ]
+    prompt_details = usage.get("prompt_tokens_details") or {}
+    details = [prompt_details, usage.get("completion_tokens_details") or {}]
     counts = [*usage.values(), *(count for each in details for count in each.values())]
-    cached = details[0].get("cached_tokens") or usage.get("prompt_cache_hit_tokens") or 0
-    return (
-        None in [count for count in counts if not isinstance(count, dict)]
-        or not any(usage.values())
-        or cached > (usage.get("prompt_tokens") or 0)
-    )
+    cached = prompt_details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens") or 0
+    has_null = any(count is None for count in counts)
+    return has_null or not any(usage.values()) or cached > (usage.get("prompt_tokens") or 0)
 
 
 def wrong_shape(given: Any) -> bool:

@@ -174,12 +174,7 @@ class ChatCompletionsAdapter(LlmAdapter):
         try:
             if not 200 <= response.status < 300:
                 raise LlmError(await _refusal(response))
-            translator = Translator(
-                config.profile.response,
-                partial(in_band_failure, request_id=request_id(response.headers)),
-                max_tokens=options.max_tokens,
-                context_window=self._facts(options.model).context_window or config.context_window,
-            )
+            translator = self.new_translator(options, request_id(response.headers))
             lists = translate_stream(response, translator, config.limits.grace_s)
             async with aclosing(lists):
                 async for chunks in lists:
@@ -188,22 +183,46 @@ class ChatCompletionsAdapter(LlmAdapter):
         finally:
             await response.close(is_complete=is_complete)
 
+    def new_translator(self, options: GenerateOptions, response_id: str | None) -> Translator:
+        """Return the reader of one response.
+
+        Args:
+            options: the call.
+            response_id: the provider's id of the request, for failures.
+        """
+        config = self._config
+        return Translator(
+            config.profile.response,
+            partial(in_band_failure, request_id=response_id),
+            max_tokens=options.max_tokens,
+            context_window=self._facts(options.model).context_window or config.context_window,
+        )
+
     async def _request(self, options: GenerateOptions, key: str | None) -> HttpRequest:
         config = self._config
-        body = build_body(
-            options,
-            config.profile.request,
-            config.defaults,
-            images=await self._images(options),
-            report=self._context.report,
-        )
+        images = await self._images(options)
+        try:
+            body = _encode(
+                build_body(
+                    options,
+                    config.profile.request,
+                    config.defaults,
+                    images=images,
+                    report=self._context.report,
+                )
+            )
+        except LlmError:
+            raise
+        except Exception as exc:  # a value no JSON can hold, or a bug: it is not the network
+            text = f"the request could not be built: {exc!r}"
+            raise LlmError(LlmFailure(text, Code.INVALID_REQUEST)) from exc
         headers = {
             **config.headers,
             "content-type": "application/json",
             "accept": "text/event-stream",
             **self._auth(key),
         }
-        return HttpRequest("POST", f"{config.base_url}/chat/completions", headers, _encode(body))
+        return HttpRequest("POST", f"{config.base_url}/chat/completions", headers, body)
 
     def _auth(self, key: str | None) -> dict[str, str]:
         if key is None:
