@@ -20,7 +20,7 @@ from trunkline_protocol.ids import PoolName
 
 from trunkline_broker.config_errors import ConfigError, syntax_error, validation_error
 from trunkline_broker.core.specs import BrokerSpec, PoolSpec, RestartSpec
-from trunkline_broker.paths import RUN_DIR_ENV, RunPaths, default_run_dir, ipc
+from trunkline_broker.paths import RunPaths, default_run_dir, ipc
 
 CONFIG_ENV: Final = "TRUNKLINE_CONFIG"
 OVERRIDE_PREFIX: Final = "TRUNKLINE_BROKER_"  # TRUNKLINE_BROKER_DRAIN_S=5 sets [broker] drain_s
@@ -73,7 +73,6 @@ class BrokerSection(_Section):
     """`[broker]`.
 
     Attributes:
-        run_dir: run directory; empty: as `paths.default_run_dir` says.
         log_level: least level that is written.
         log_format: one line per record, for people or for machines.
         drain_s: time running calls get when the broker stops.
@@ -86,7 +85,6 @@ class BrokerSection(_Section):
         open_files_limit: open files of each worker; 0: the broker's own.
     """
 
-    run_dir: str = ""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["pretty", "json"] = "pretty"
     drain_s: Seconds = 30.0
@@ -113,7 +111,8 @@ class Settings(BaseModel):
 
     Attributes:
         source: the file it comes from; `None` for the built-in configuration.
-        run_dir: absolute path of the run directory.
+        run_dir: absolute path of the run directory; from the environment alone, where clients
+            look too.
         environ: the environment that workers get their allowed variables from.
     """
 
@@ -179,18 +178,11 @@ def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> 
         raise validation_error(exc, _Document, text, source, set(overrides)) from None
     return Settings(
         source=source,
-        run_dir=_run_dir(document.broker.run_dir, source, environment),
+        run_dir=default_run_dir(environment),
         broker=document.broker,
         workers=document.worker,
         environ=environment,
     )
-
-
-def _run_dir(configured: str, source: Path | None, environ: Mapping[str, str]) -> Path:
-    if environ.get(RUN_DIR_ENV) or not configured:
-        return default_run_dir(environ)
-    base = source.parent if source is not None else Path.cwd()
-    return base / Path(configured).expanduser()
 
 
 def builtin() -> dict[str, Any]:

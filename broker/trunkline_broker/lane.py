@@ -3,8 +3,10 @@
 The inner socket is a DEALER, not a PULL: a frame that a client sends up the lane can't leave
 through a PULL, and the proxy then spins for ever (measured). Such frames go to the workers, which
 discard them, and to the *sink*, an in-process DEALER on the loop, where they are counted; probe
-echoes go out through it. Credit is the only bound of the lane, so it has no high-water marks in
-the direction of chunks. The context is its own: ending it ends the proxy within a millisecond.
+echoes go out through it. The proxy sends with blocking calls, so it waits while every worker and
+the sink are full, chunks included: the sink takes what a flood brings while the loop is busy.
+Credit is the only bound of the lane, so it has no high-water marks in the direction of chunks.
+The context is its own: ending it ends the proxy within a millisecond.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from trunkline_broker.paths import PRIVATE_FILE_MODE, ipc
 from trunkline_broker.sockets import Context, Socket, descriptor, has_input
 
 _SINK: Final = "inproc://sink"
-_SINK_LIMIT_FRAMES: Final = 1000  # strays and echoes waiting; more strays wait at their senders
+_STRAY_LIMIT_FRAMES: Final = 10_000  # of at most 256 bytes: a flood during 50 ms of a busy loop
+_ECHO_LIMIT_FRAMES: Final = 1000
 _DRAIN_FRAMES: Final = 64
 _CLIENT_LIMIT_FRAMES: Final = 16  # a client has nothing to say up the lane
 _END_S: Final = 2.0
@@ -167,7 +170,7 @@ def _outside(context: Context, path: Path) -> Socket:
 def _sink(context: Context) -> Socket:
     sink = context.socket(zmq.DEALER)
     sink.setsockopt(zmq.LINGER, 0)
-    sink.setsockopt(zmq.SNDHWM, _SINK_LIMIT_FRAMES)
-    sink.setsockopt(zmq.RCVHWM, _SINK_LIMIT_FRAMES)
+    sink.setsockopt(zmq.SNDHWM, _ECHO_LIMIT_FRAMES)
+    sink.setsockopt(zmq.RCVHWM, _STRAY_LIMIT_FRAMES)
     sink.connect(_SINK)
     return sink

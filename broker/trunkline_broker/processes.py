@@ -12,7 +12,6 @@ import asyncio
 import contextlib
 import json
 import os
-import resource
 import select
 import signal
 import subprocess
@@ -36,6 +35,7 @@ from trunkline_broker.core.events import (
 from trunkline_broker.environment import EnvironmentFileError, worker_environment
 from trunkline_broker.hints import Hint, started_ticks, write_hints
 from trunkline_broker.paths import RunPaths, ipc
+from trunkline_broker.resources import ResourceRule, limit_process
 
 OUTPUT_CHECK_S: Final = 0.5
 KILL_WAIT_S: Final = 2.0  # a killed process that is still there hangs in the kernel
@@ -49,14 +49,6 @@ class WorkerKey(NamedTuple):
     pool: PoolName
     slot: int
     generation: Generation
-
-
-@dataclass(frozen=True, slots=True)
-class RlimitRule:
-    """A resource limit that every worker gets: `resource.RLIMIT_…` and its value."""
-
-    kind: int
-    value: int
 
 
 @dataclass(slots=True)
@@ -81,7 +73,7 @@ class Processes:
         count: Callable[[str], None],
         environ: Mapping[str, str],
         orphan_timeout_s: float,
-        rlimits: tuple[RlimitRule, ...] = (),
+        rules: tuple[ResourceRule, ...] = (),
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._paths = paths
@@ -89,7 +81,7 @@ class Processes:
         self._count = count
         self._environ = environ
         self._orphan_timeout_s = orphan_timeout_s
-        self._rlimits = rlimits
+        self._rules = rules
         self._workers: dict[WorkerKey, _Process] = {}
         self._clients: dict[int, int] = {}  # pid → pidfd
         self._hints: dict[int, Hint] = {}  # by pid: what the broker before knew of them
@@ -108,7 +100,7 @@ class Processes:
             return
         # A child that nobody has reaped yet: neither call can meet another process.
         pidfd = os.pidfd_open(pid)
-        self._limit(pid)
+        limit_process(pid, self._rules)
         ticks = started_ticks(pid) or 0
         self._watch(_Process(key, pid, pidfd, True, True, ticks, output, order.token))
         self._report(ProcessSpawned(*key, pid=pid))
@@ -184,10 +176,6 @@ class Processes:
             "standby": order.standby,
             "orphanTimeoutMs": int(self._orphan_timeout_s * 1000),
         }
-
-    def _limit(self, pid: int) -> None:
-        for rule in self._rlimits:
-            resource.prlimit(pid, rule.kind, (rule.value, rule.value))
 
     # --- watching ---------------------------------------------------------------------------
 

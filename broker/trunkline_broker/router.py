@@ -91,7 +91,7 @@ class Router:
         self._fds = (descriptor(self._socket), descriptor(self._monitor))
         self._loop.add_reader(self._fds[0], self._on_readable)
         self._loop.add_reader(self._fds[1], self._on_monitor)
-        self._look_again()  # whatever came between bind and add_reader has made its edge already
+        self.look_again()  # whatever came between bind and add_reader has made its edge already
         self._look_again_at_monitor = self._loop.call_soon(self._on_monitor)
 
     @property
@@ -121,7 +121,7 @@ class Router:
                 raise
             self._to.on_count("control.peer_unreachable")
             self._forget(peer)
-        self._look_again()
+        self.look_again()
 
     def close(self) -> None:
         """Leave the loop and close; frames already sent have `LINGER_MS` to leave."""
@@ -138,9 +138,10 @@ class Router:
 
     def _on_readable(self) -> None:
         if self.drain(DRAIN_FRAMES) == DRAIN_FRAMES:
-            self._look_again()
+            self.look_again()
 
-    def _look_again(self) -> None:
+    def look_again(self) -> None:
+        """Look at `EVENTS` in the next turn of the loop, as after every send and drain."""
         if self._look is None:
             self._look = self._loop.call_soon(self._on_look)
 

@@ -1,0 +1,353 @@
+"""The broker process: one loop that turns arrivals into events and performs what the core decides.
+
+It holds no rule of its own about calls, workers or clients; every branch here is about a system
+call's result or about the life of this process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import math
+import os
+import signal
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from random import random
+from typing import Any, Final, cast
+
+import zmq
+from trunkline_protocol.codec import Direction, pack_body
+from trunkline_protocol.frames import Reply
+from trunkline_protocol.ids import Epoch, Generation, PoolName
+
+from trunkline_broker import outputs
+from trunkline_broker.config import Settings, load
+from trunkline_broker.config_errors import ConfigError
+from trunkline_broker.core import effects as do
+from trunkline_broker.core import events as said
+from trunkline_broker.core.broker import Broker
+from trunkline_broker.core.specs import AliveWorker
+from trunkline_broker.hints import Hint, read_hints
+from trunkline_broker.lane import Lane
+from trunkline_broker.locks import BrokerRunning, take_lock
+from trunkline_broker.paths import RunDirError
+from trunkline_broker.processes import Processes, alive
+from trunkline_broker.receivers import ClientReceiver, WorkerReceiver
+from trunkline_broker.resources import raise_open_files_limit, usage, worker_rules
+from trunkline_broker.router import Router
+from trunkline_broker.sockets import Context
+from trunkline_broker.telemetry import Telemetry
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_RUNNING: Final = 4  # a live broker holds the run directory
+TICK_DRAIN_FRAMES: Final = 2000  # most frames taken from a socket before a tick
+LOG_LIMIT_BYTES: Final = 8 * 1024 * 1024
+_LOG_CHECK_S: Final = 10.0
+_STDERR: Final = 2
+
+
+def run(settings: Settings) -> int:
+    """Run a broker until it is told to stop; log and messages go to stderr.
+
+    Returns:
+        The exit status: 0 after a stop or a handover, `EXIT_RUNNING` if a live broker holds the
+        run directory (nothing was touched), `EXIT_FAILED` after anything else.
+    """
+    try:
+        settings.paths.prepare()
+        lock = take_lock(settings.paths.lock, settings.endpoint)
+    except BrokerRunning as exc:
+        _say(str(exc))
+        return EXIT_RUNNING
+    except (RunDirError, OSError) as exc:
+        _say(str(exc))
+        return EXIT_FAILED
+    telemetry = Telemetry(_STDERR, settings.broker.log_format, settings.broker.log_level)
+    try:
+        with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            return runner.run(_serve(settings, telemetry))
+    except (zmq.ZMQError, OSError) as exc:
+        telemetry.log("error", "start_failed", {"reason": str(exc)})
+        return EXIT_FAILED
+    finally:
+        telemetry.close()
+        lock.release()
+
+
+async def _serve(settings: Settings, telemetry: Telemetry) -> int:
+    daemon = Daemon(settings, telemetry)
+    try:
+        return await daemon.until_finished()
+    finally:
+        daemon.close()
+
+
+class Daemon:
+    """Sockets, processes and the core on the running loop; `close` gives everything back."""
+
+    def __init__(self, settings: Settings, telemetry: Telemetry) -> None:
+        """Bind the sockets and start the core.
+
+        Raises:
+            zmq.ZMQError, OSError: a socket can't be bound; nothing is left open.
+        """
+        self._settings = settings
+        self._telemetry = telemetry
+        self._loop = asyncio.get_running_loop()
+        self._finished: asyncio.Future[int] = self._loop.create_future()
+        self._events: deque[said.Event] = deque()
+        self._is_pumping = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._due_s = math.inf
+        self._started_s = time.monotonic()
+        self._cleanup = contextlib.ExitStack()
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    async def until_finished(self) -> int:
+        """Wait for the end; return the exit status."""
+        return await self._finished
+
+    def close(self) -> None:
+        """Close sockets and leave the loop; processes are not touched."""
+        self._cleanup.close()
+
+    # --- start ------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        paths = self._settings.paths
+        raise_open_files_limit()
+        hints = alive(read_hints(paths.hints))
+        self._epoch = _epoch_after(hints)
+        self._core = Broker(self._settings.broker_spec(), self._epoch)
+        self._loop.set_exception_handler(self._on_loop_error)
+        for path in paths.sockets:
+            path.unlink(missing_ok=True)  # left by a broker that was killed: we hold the lock
+        self._context: Context = zmq.Context(io_threads=1)
+        self._cleanup.callback(self._remove_files)
+        self._cleanup.callback(self._context.term)
+        clients = ClientReceiver(self.report, self._telemetry.count)
+        self._clients = Router(self._context, paths.control, Direction.CLIENT_TO_BROKER, clients)
+        self._cleanup.callback(self._clients.close)
+        workers = WorkerReceiver(self.report, self._telemetry.count)
+        self._workers = Router(
+            self._context, paths.workers_control, Direction.WORKER_TO_BROKER, workers
+        )
+        self._cleanup.callback(self._workers.close)
+        self._lane = Lane(paths.workers_lane, paths.lane, self._on_stray, self._on_lane_end)
+        self._cleanup.callback(self._lane.close)
+        self._processes = self._watched_processes(hints)
+        self._perform_by_type = self._performers()
+        self._catch_signals()
+        if _is_stderr(paths.log):
+            self._own_log()
+        self.report(said.Started(tuple(_alive_worker(hint) for hint in hints)))
+        facts = {"pid": os.getpid(), "endpoint": self._settings.endpoint, "adopting": len(hints)}
+        self._telemetry.log("info", "ready", facts)
+
+    def _watched_processes(self, hints: list[Hint]) -> Processes:
+        broker = self._settings.broker
+        processes = Processes(
+            self._settings.paths,
+            self.report,
+            self._telemetry.count,
+            self._settings.environ,
+            broker.orphan_timeout_s,
+            worker_rules(broker.memory_limit_mib, broker.open_files_limit),
+        )
+        processes.remember(hints)
+        self._cleanup.callback(processes.close)
+        return processes
+
+    def _catch_signals(self) -> None:
+        drain_s = self._settings.broker.drain_s
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            stop = said.StopRequested(restart=False, drain_s=drain_s)
+            self._loop.add_signal_handler(number, self.report, stop)
+            self._cleanup.callback(self._loop.remove_signal_handler, number)
+        self._loop.add_signal_handler(signal.SIGUSR2, self.report, said.StopRequested(restart=True))
+        self._cleanup.callback(self._loop.remove_signal_handler, signal.SIGUSR2)
+
+    # --- events -----------------------------------------------------------------------------
+
+    def report(self, event: said.Event) -> None:
+        """Hand a fact to the core and perform what it decides.
+
+        A fact that comes of performing an effect waits until the list of effects is done.
+        """
+        self._events.append(event)
+        if not self._is_pumping:
+            self._pump()
+
+    def _pump(self) -> None:
+        self._is_pumping = True
+        try:
+            while self._events and not self._finished.done():
+                event = self._events.popleft()
+                for effect in self._core.handle(event, time.monotonic(), random):
+                    self._perform_by_type[type(effect)](effect)
+        finally:
+            self._is_pumping = False
+        self._arm()
+
+    def _arm(self) -> None:
+        """Set the timer to the core's next deadline; one that is over already is left to fire."""
+        due_s = self._core.next_deadline_s()
+        wanted_s = math.inf if due_s is None or self._finished.done() else due_s
+        if wanted_s == self._due_s or self._due_s <= time.monotonic():
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._due_s = wanted_s
+        if wanted_s is not math.inf:
+            # Whole milliseconds, upwards: the timers of uvloop have no finer ones.
+            wait_ms = math.ceil(max(0.0, wanted_s - time.monotonic()) * 1000)
+            self._timer = self._loop.call_later(wait_ms / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        lateness_s = max(0.0, time.monotonic() - self._due_s)
+        self._timer = None
+        for router in (self._workers, self._clients):
+            router.drain(TICK_DRAIN_FRAMES)
+            router.look_again()
+        self._due_s = math.inf
+        self.report(said.Ticked(lateness_s))
+
+    def _on_stray(self, count: int) -> None:
+        self.report(said.StrayLaneFrames(count))
+
+    # --- effects ----------------------------------------------------------------------------
+
+    def _performers(self) -> dict[type[do.Effect], Callable[[Any], None]]:
+        processes = self._processes
+        return {
+            do.SendToClient: lambda e: self._clients.send(e.peer, e.frame),
+            do.SendToWorker: lambda e: self._workers.send(e.peer, e.frame),
+            do.SendStatus: self._send_status,
+            do.LoadConfig: self._load_config,
+            do.EchoProbe: self._echo,
+            do.Spawn: processes.spawn,
+            do.Adopt: processes.adopt,
+            do.Signal: processes.signal,
+            do.WatchClient: lambda e: processes.watch_client(e.pid),
+            do.UnwatchClient: lambda e: processes.unwatch_client(e.pid),
+            do.Count: lambda e: self._telemetry.count(e.name, e.amount),
+            do.Log: lambda e: self._telemetry.log(e.level, e.event, e.fields),
+            do.Exit: self._exit,
+        }
+
+    def _echo(self, effect: do.EchoProbe) -> None:
+        if not self._lane.echo(effect.client, effect.nonce):
+            self._telemetry.count("lane.echo_lost")
+
+    def _send_status(self, effect: do.SendStatus) -> None:
+        reply = Reply(effect.query, body=pack_body(self.status()))
+        self._clients.send(effect.peer, reply)
+
+    def _load_config(self, effect: do.LoadConfig) -> None:
+        source = Path(effect.path) if effect.path else self._settings.source
+        try:
+            fresh = load(source, self._settings.environ)
+        except ConfigError as exc:
+            self.report(said.ConfigRejected(effect.peer, effect.query, str(exc)))
+            return
+        self.report(said.ConfigReplaced(fresh.pool_specs(), effect.peer, effect.query))
+
+    def _exit(self, effect: do.Exit) -> None:
+        self._finish(effect.code)
+
+    def status(self) -> dict[str, Any]:
+        """Return the core's status document with what only this process knows."""
+        document = cast("dict[str, Any]", self._core.status(time.monotonic()))
+        counters = {**self._telemetry.counters, **document.get("counters", {})}
+        counters["log.lost"] = self._telemetry.lines_lost
+        paths = self._settings.paths
+        return document | {
+            "pid": os.getpid(),
+            "uptimeS": round(time.monotonic() - self._started_s, 3),
+            "config": str(self._settings.source or ""),
+            "runDir": str(paths.root),
+            "counters": counters,
+            "processes": self._processes.figures(),
+            "connections": {
+                "clients": self._clients.peer_count,
+                "workers": self._workers.peer_count,
+            },
+            "usage": usage(),
+        }
+
+    # --- end --------------------------------------------------------------------------------
+
+    def _finish(self, code: int) -> None:
+        if not self._finished.done():
+            self._finished.set_result(code)
+
+    def _on_lane_end(self) -> None:
+        self._telemetry.log("error", "lane_ended", {"reason": "the proxy thread ended"})
+        self._finish(EXIT_FAILED)
+
+    def _on_loop_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """End the process on any error in a callback: a broken invariant is not carried on with."""
+        error = context.get("exception")
+        if isinstance(error, BaseException):
+            self._telemetry.crash("broken", error)
+        else:
+            self._telemetry.log("error", "broken", {"reason": context.get("message")})
+        self._finish(EXIT_FAILED)
+
+    def _remove_files(self) -> None:
+        for path in self._settings.paths.sockets:
+            path.unlink(missing_ok=True)
+
+    def _own_log(self) -> None:
+        """Keep the log of a detached broker below its size, which needs it to be appended to."""
+        flags = fcntl.fcntl(_STDERR, fcntl.F_GETFL)
+        fcntl.fcntl(_STDERR, fcntl.F_SETFL, flags | os.O_APPEND)
+        self._cap_log()
+
+    def _cap_log(self) -> None:
+        with contextlib.suppress(OSError):  # a full disk: the next time
+            outputs.keep_below(self._settings.paths.log, LOG_LIMIT_BYTES)
+        self._loop.call_later(_LOG_CHECK_S, self._cap_log)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
+    try:
+        import uvloop
+    except ImportError:  # an optional part: slower, not different
+        return asyncio.new_event_loop
+    return uvloop.new_event_loop
+
+
+def _epoch_after(hints: list[Hint]) -> Epoch:
+    """Return now, or more where the clock was set back: a later broker has the greater epoch."""
+    return Epoch(max([time.time_ns(), *(hint.epoch + 1 for hint in hints)]))
+
+
+def _alive_worker(hint: Hint) -> AliveWorker:
+    generation = Generation(Epoch(hint.epoch), hint.number)
+    return AliveWorker(
+        PoolName(hint.pool), hint.slot, generation, hint.pid, bytes.fromhex(hint.token)
+    )
+
+
+def _is_stderr(path: Path) -> bool:
+    """Say whether this is the file that stderr goes to, as it is for a detached broker."""
+    try:
+        return os.path.samestat(path.stat(), os.fstat(_STDERR))
+    except OSError:
+        return False
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"trunkline: {text}\n")

@@ -1,0 +1,57 @@
+"""What arrives on a control socket, as events of the core: one class per side, no decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import cast
+
+from trunkline_protocol.frames import ClientFrame, Frame, WorkerFrame
+
+from trunkline_broker.core.events import (
+    ClientFrameReceived,
+    Event,
+    FrameRejected,
+    PeerDisconnected,
+    Side,
+    WorkerFrameReceived,
+)
+
+
+class _Receiver:
+    side: Side
+
+    def __init__(self, report: Callable[[Event], None], count: Callable[[str], None]) -> None:
+        self._report = report
+        self._count = count
+
+    def on_count(self, name: str) -> None:
+        """Count something that only the socket knows."""
+        self._count(name)
+
+    def on_rejected(self, peer: bytes, code: str, message: str) -> None:
+        """Report bytes that are no frame."""
+        self._report(FrameRejected(self.side, peer, code, message))
+
+    def on_gone(self, peer: bytes) -> None:
+        """Report the end of a connection."""
+        self._report(PeerDisconnected(self.side, peer))
+
+
+class ClientReceiver(_Receiver):
+    """Takes what arrives on `control`."""
+
+    side = Side.CLIENT
+
+    def on_frame(self, peer: bytes, frame: Frame, pid: int | None) -> None:
+        """Report a frame; the codec lets only frames of clients through on this socket."""
+        self._report(ClientFrameReceived(peer, cast("ClientFrame", frame), pid))
+
+
+class WorkerReceiver(_Receiver):
+    """Takes what arrives on `workers/control`."""
+
+    side = Side.WORKER
+
+    def on_frame(self, peer: bytes, frame: Frame, pid: int | None) -> None:
+        """Report a frame; the codec lets only frames of workers through on this socket."""
+        self._report(WorkerFrameReceived(peer, cast("WorkerFrame", frame), pid))

@@ -1,0 +1,56 @@
+"""Limits and use of this process and of its workers, as the kernel counts them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+from pathlib import Path
+from typing import NamedTuple
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class ResourceRule(NamedTuple):
+    """A limit for every worker: `resource.RLIMIT_…` and its value."""
+
+    kind: int
+    value: int
+
+
+def worker_rules(memory_limit_mib: int, open_files_limit: int) -> tuple[ResourceRule, ...]:
+    """Return the limits that are set; 0 means none."""
+    wanted = (
+        ResourceRule(resource.RLIMIT_AS, memory_limit_mib * 1024 * 1024),
+        ResourceRule(resource.RLIMIT_NOFILE, open_files_limit),
+    )
+    return tuple(rule for rule in wanted if rule.value)
+
+
+def limit_process(pid: int, rules: tuple[ResourceRule, ...]) -> None:
+    """Set the limits of a running process, soft and hard; one that is gone needs none.
+
+    Raises:
+        ValueError, PermissionError: a limit above what this process may give.
+    """
+    with contextlib.suppress(ProcessLookupError):
+        for rule in rules:
+            resource.prlimit(pid, rule.kind, (rule.value, rule.value))
+
+
+def raise_open_files_limit() -> None:
+    """Allow this process what the system allows: a client is two connections."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+def usage() -> dict[str, object]:
+    """Return processor time and resident memory of this process, all threads."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return {
+        "cpuS": round(used.ru_utime + used.ru_stime, 3),
+        "rssBytes": resident_pages * _PAGE_BYTES,
+        "maxRssBytes": used.ru_maxrss * 1024,
+    }

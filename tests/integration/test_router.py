@@ -1,0 +1,200 @@
+"""The control socket on a real loop: nothing is missed, nobody is waited for."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+import zmq
+from trunkline_broker.router import DRAIN_FRAMES, SEND_LIMIT_FRAMES, Router
+from trunkline_protocol import frames
+from trunkline_protocol.codec import Direction, encode
+from trunkline_protocol.ids import Epoch
+
+from tests.support.broker import run_directory
+from tests.support.loops import LOOPS, run_on
+from tests.support.timing import until_async
+
+pytestmark = [pytest.mark.integration, pytest.mark.parametrize("loop", sorted(LOOPS))]
+
+
+class Taken:
+    """A receiver that remembers."""
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[bytes, frames.Frame, int | None]] = []
+        self.rejected: Counter[str] = Counter()
+        self.gone: list[bytes] = []
+        self.counts: Counter[str] = Counter()
+
+    def on_frame(self, peer: bytes, frame: frames.Frame, pid: int | None) -> None:
+        self.frames.append((peer, frame, pid))
+
+    def on_rejected(self, peer: bytes, code: str, message: str) -> None:
+        assert peer
+        assert message
+        self.rejected[code] += 1
+
+    def on_gone(self, peer: bytes) -> None:
+        self.gone.append(peer)
+
+    def on_count(self, name: str) -> None:
+        self.counts[name] += 1
+
+
+@contextmanager
+def a_router() -> Iterator[tuple[Router, Taken, Path]]:
+    """Yield a bound router on the running loop."""
+    with run_directory() as root:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        taken = Taken()
+        router = Router(context, root / "control", Direction.CLIENT_TO_BROKER, taken)
+        try:
+            yield router, taken, root / "control"
+        finally:
+            router.close()
+            context.term()
+
+
+@contextmanager
+def a_dealer(path: Path, receive_limit: int = 1000) -> Iterator[zmq.Socket[bytes]]:
+    """Yield a connected DEALER with a context of its own."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    dealer = context.socket(zmq.DEALER)
+    dealer.setsockopt(zmq.LINGER, 1000)
+    dealer.setsockopt(zmq.RCVHWM, receive_limit)
+    dealer.connect(f"ipc://{path}")
+    try:
+        yield dealer
+    finally:
+        dealer.close()
+        context.term()
+
+
+def test_every_frame_of_a_burst_arrives_with_the_pid(loop: str) -> None:
+    """More frames than one drain takes, sent at once, need no further edge."""
+
+    async def job() -> None:
+        with a_router() as (_, taken, path), a_dealer(path) as dealer:
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            for nonce in range(10 * DRAIN_FRAMES):
+                dealer.send_multipart(encode(frames.Probe(nonce)))
+            await until_async(lambda: len(taken.frames) == 10 * DRAIN_FRAMES)
+            assert [frame for _, frame, _ in taken.frames] == [
+                frames.Probe(nonce) for nonce in range(10 * DRAIN_FRAMES)
+            ]
+            assert {pid for _, _, pid in taken.frames} == {os.getpid()}
+
+    run_on(loop, job())
+
+
+def test_a_frame_that_arrives_while_sending_is_not_missed(loop: str) -> None:
+    """A send may use up the edge of an arrival: both sides talk at once, a thousand times."""
+
+    async def job() -> None:
+        with a_router() as (router, taken, path), a_dealer(path) as dealer:
+            dealer.send_multipart(encode(frames.Probe(0)))
+            await until_async(lambda: taken.frames)
+            peer = taken.frames[0][0]
+            for nonce in range(1, 1000):
+                dealer.send_multipart(encode(frames.Probe(nonce)))
+                for _ in range(3):
+                    router.send(peer, frames.Who(Epoch(1)))
+                await asyncio.sleep(0)
+            await until_async(lambda: len(taken.frames) == 1000)
+
+    run_on(loop, job())
+
+
+def test_the_end_of_a_connection_is_noticed_at_once(loop: str) -> None:
+    """Each peer once, and only those that left, also where descriptors are used again."""
+
+    async def job() -> None:
+        with a_router() as (router, taken, path), a_dealer(path) as stays:
+            stays.send_multipart(encode(frames.Probe(0)))
+            await until_async(lambda: taken.frames)
+            kept = taken.frames[0][0]
+            for turn in range(1, 31):
+                with a_dealer(path) as dealer:
+                    dealer.send_multipart(encode(frames.Probe(turn)))
+                    await until_async(lambda turn=turn: len(taken.frames) == 1 + turn)
+                if turn % 3 == 0:
+                    await until_async(lambda turn=turn: len(taken.gone) == turn)
+            await until_async(lambda: len(taken.gone) == 30)
+            assert kept not in taken.gone
+            assert len(set(taken.gone)) == 30
+            assert router.peer_count == 1
+
+    run_on(loop, job())
+
+
+def test_a_frame_to_a_peer_that_left_is_dropped_and_counted(loop: str) -> None:
+    """And the peer is reported as gone, once."""
+
+    async def job() -> None:
+        with a_router() as (router, taken, path):
+            with a_dealer(path) as dealer:
+                dealer.send_multipart(encode(frames.Probe(0)))
+                await until_async(lambda: taken.frames)
+            await until_async(lambda: taken.gone)
+            router.send(taken.frames[0][0], frames.Who(Epoch(1)))
+            assert taken.counts["control.peer_unreachable"] == 1
+            await asyncio.sleep(0)
+            assert len(taken.gone) == 1
+
+    run_on(loop, job())
+
+
+def test_a_peer_that_does_not_read_loses_frames_and_nothing_else(loop: str) -> None:
+    """At the bound its frames are dropped and counted and it is reported as gone; others go on."""
+
+    async def job() -> None:
+        with (
+            a_router() as (router, taken, path),
+            a_dealer(path, 1) as deaf,
+            a_dealer(path) as other,
+        ):
+            deaf.send_multipart(encode(frames.Probe(0)))
+            await until_async(lambda: taken.frames)
+            other.send_multipart(encode(frames.Probe(1)))
+            await until_async(lambda: len(taken.frames) == 2)
+            (stuck, _, _), (alive, _, _) = taken.frames
+            big = frames.Refused("X", "x" * 8000)
+            for _ in range(SEND_LIMIT_FRAMES + 2000):
+                router.send(stuck, big)
+            assert taken.counts["control.peer_stuck"] > 0
+            await until_async(lambda: taken.gone)
+            assert set(taken.gone) == {stuck}
+            router.send(alive, frames.Who(Epoch(1)))
+            assert other.poll(5000)
+            # It reads at last, and speaks: it is taken as a new peer.
+            while deaf.poll(100):
+                deaf.recv_multipart()
+            deaf.send_multipart(encode(frames.Probe(2)))
+            await until_async(lambda: taken.frames[-1][1] == frames.Probe(2))
+            router.send(taken.frames[-1][0], frames.Who(Epoch(2)))
+            assert deaf.poll(5000)
+
+    run_on(loop, job())
+
+
+def test_bytes_that_are_no_frame_are_rejected(loop: str) -> None:
+    """Whatever they are and however many parts they have."""
+
+    async def job() -> None:
+        with a_router() as (_, taken, path), a_dealer(path) as dealer:
+            dealer.send(b"")
+            dealer.send_multipart([b"HELLO", b"\xc1"])
+            dealer.send_multipart([b"NONSENSE", b"\x80"])
+            dealer.send_multipart([b"x"] * 10_000)
+            dealer.send_multipart(encode(frames.Probe(1)))
+            await until_async(lambda: taken.frames)
+            assert taken.rejected == {"BAD_FRAME": 3, "UNKNOWN_KIND": 1}
+
+    run_on(loop, job())

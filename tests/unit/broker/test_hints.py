@@ -1,0 +1,72 @@
+"""The hint file: what was alive, believed only where the kernel agrees."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from trunkline_broker.hints import Hint, read_hints, started_ticks, write_hints
+from trunkline_broker.processes import alive
+
+
+def a_hint(**changes: object) -> Hint:
+    """Return a hint at this very process."""
+    values: dict[str, object] = {
+        "pool": "a",
+        "slot": 0,
+        "epoch": 5,
+        "number": 1,
+        "pid": os.getpid(),
+        "started_ticks": started_ticks(os.getpid()),
+        "token": "00ff",
+    }
+    return Hint.model_validate(values | changes)
+
+
+def test_what_was_written_is_read(tmp_path: Path) -> None:
+    """Whole and private, since it holds tokens."""
+    path = tmp_path / "alive.json"
+    write_hints(path, [a_hint(), a_hint(slot=1, output="/x")])
+    assert read_hints(path) == [a_hint(), a_hint(slot=1, output="/x")]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"null", b'{"bootId": 1}', b'{"bootId": "other", "workers": []}', b"\xff"],
+)
+def test_a_damaged_file_hints_at_nothing(tmp_path: Path, content: bytes) -> None:
+    """Half a file of a full disk is as good as none."""
+    path = tmp_path / "alive.json"
+    path.write_bytes(content)
+    assert read_hints(path) == []
+
+
+def test_hints_of_another_boot_are_not_believed(tmp_path: Path) -> None:
+    """Pids begin anew."""
+    path = tmp_path / "alive.json"
+    write_hints(path, [a_hint()])
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    path.write_text(path.read_text().replace(boot_id, "an-older-boot"))
+    assert read_hints(path) == []
+
+
+def test_a_pid_that_was_used_again_is_another_process() -> None:
+    """The start time tells."""
+    assert alive([a_hint()]) == [a_hint()]
+    assert alive([a_hint(started_ticks=1)]) == []
+
+
+def test_an_ended_process_is_not_alive() -> None:
+    """Neither as a zombie nor after it."""
+    child = subprocess.Popen([sys.executable, "-c", "pass"])
+    ticks = started_ticks(child.pid)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    zombie = a_hint(pid=child.pid, started_ticks=ticks)
+    assert alive([zombie]) == []
+    child.wait()
+    assert alive([zombie]) == []
