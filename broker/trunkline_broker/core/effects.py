@@ -88,6 +88,7 @@ class Adopt:
 
     Attributes:
         token: for the hint file.
+        is_manual: for the hint file; it is never signalled.
     """
 
     pool: PoolName
@@ -95,6 +96,7 @@ class Adopt:
     generation: Generation
     pid: int
     token: bytes = b""
+    is_manual: bool = False
 
 
 @dataclass(frozen=True, slots=True)

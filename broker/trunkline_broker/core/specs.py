@@ -106,6 +106,7 @@ class AliveWorker:
 
     Attributes:
         token: its spawn token, if the file has it; then it must prove itself with it.
+        is_manual: no broker started it.
     """
 
     pool: PoolName
@@ -113,3 +114,4 @@ class AliveWorker:
     generation: Generation
     pid: int
     token: bytes = b""
+    is_manual: bool = False

@@ -1,0 +1,251 @@
+"""One machine per call: what state each is in, and the memory of calls that are over (SPEC 3).
+
+All transitions are methods of `Call` and nothing else assigns its state. It does not know routes,
+queues, windows or peers; whoever calls a transition sends the frames.
+
+| state | means | may become |
+|---|---|---|
+| QUEUED | holds its `OPEN` with the body and waits | RUNNING, BACKOFF (re-offered), forgotten |
+| RUNNING | a worker has its `START` | BACKOFF, ENDED, forgotten |
+| BACKOFF | its attempt failed; waits for the delay, then for the client's `OPEN` | QUEUED, RUNNING, forgotten |
+| ENDED | the worker said so; the tail may be under way | forgotten |
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any, Final
+
+from trunkline_protocol.frames import Ended, Failed, HeldCall, Open
+from trunkline_protocol.ids import CallId, ClientId, Generation, LeaseId, RouteName, StreamKey
+from trunkline_protocol.retry_policy import DEFAULT_RETRY_POLICY, ResolvedRetryPolicy
+
+from trunkline_broker.core.retry import Backoff
+
+
+class CallState(Enum):
+    """See the table above."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    BACKOFF = "backoff"
+    ENDED = "ended"
+
+
+_LEGAL: Final = {
+    (CallState.QUEUED, CallState.RUNNING),
+    (CallState.QUEUED, CallState.BACKOFF),
+    (CallState.RUNNING, CallState.BACKOFF),
+    (CallState.RUNNING, CallState.ENDED),
+    (CallState.BACKOFF, CallState.QUEUED),
+    (CallState.BACKOFF, CallState.RUNNING),
+}
+
+
+@dataclass(slots=True, eq=False)
+class Call:
+    """One call.
+
+    Attributes:
+        client: whose it is; `None`: detached, or its client died.
+        is_recovered: asked for the retry policy (`recovery="policy"`).
+        waiting: the `OPEN` while QUEUED.
+        worker: who runs it, or ran it (ENDED).
+        policy: captured with the registration that serves the attempt.
+        ended: the worker's report, once it came.
+        is_cancelled: the client wants no more of it; `ENDED` closes it.
+        is_done: the client has it all, but the worker's `ENDED` has not come yet.
+        retries: over the whole call.
+        backoff: while BACKOFF.
+        is_retry_due: the delay is over and the client was told.
+        tail: attempt and worker whose tail the client may still name in a `DONE`.
+        heard_s: last word of the client about it; counts for the retention.
+        is_rebound: taken over from an older broker; its client has not named it here yet.
+        attacher: who asked for such a call and gets it if the worker agrees.
+    """
+
+    id: CallId
+    client: ClientId | None
+    attempt: int
+    stream_key: StreamKey
+    provider: RouteName
+    state: CallState = CallState.QUEUED
+    is_recovered: bool = False
+    is_detachable: bool = False
+    lease: LeaseId | None = None
+    token: bytes | None = None
+    waiting: Open | None = None
+    queued_reason: str = ""
+    worker: Generation | None = None
+    policy: ResolvedRetryPolicy = DEFAULT_RETRY_POLICY
+    policy_map: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    ended: Ended | None = None
+    is_cancelled: bool = False
+    is_done: bool = False
+    retries: int = 0
+    backoff: Backoff | None = None
+    is_retry_due: bool = False
+    tail: tuple[int, Generation] | None = None
+    heard_s: float = 0.0
+    is_rebound: bool = False
+    attacher: ClientId | None = None
+
+    @classmethod
+    def opened(cls, frame: Open, client: ClientId) -> Call:
+        """Make a call that waits, from its first `OPEN`."""
+        return cls(
+            id=frame.call,
+            client=client,
+            attempt=frame.attempt,
+            stream_key=frame.stream_key,
+            provider=frame.provider,
+            is_recovered=frame.recovery == "policy",
+            is_detachable=frame.detachable,
+            lease=frame.lease,
+            waiting=frame,
+            # An attempt begins only with a retry, so its number is the number of retries.
+            retries=frame.attempt,
+        )
+
+    @classmethod
+    def held(cls, entry: HeldCall, worker: Generation) -> Call:
+        """Make a call that a worker brought along from an older broker."""
+        return cls(
+            id=entry.call,
+            client=entry.client,
+            attempt=entry.attempt,
+            stream_key=entry.stream_key,
+            provider=entry.provider,
+            state=CallState.RUNNING,
+            worker=worker,
+            retries=entry.attempt,
+            is_rebound=True,
+        )
+
+    def queue(self, frame: Open, reason: str) -> None:
+        """Wait with the given `OPEN`; also the next attempt of a call in BACKOFF."""
+        if self.state is not CallState.QUEUED:
+            self._enter(CallState.QUEUED)
+            self._next_attempt(frame)
+        self.waiting = frame
+        self.queued_reason = reason
+
+    def run(
+        self,
+        worker: Generation,
+        policy: ResolvedRetryPolicy,
+        policy_map: Mapping[str, Any],
+    ) -> Open:
+        """Go to a worker; return the `OPEN` whose body `START` carries."""
+        frame = self.waiting
+        if frame is None:
+            raise AssertionError("only a call that waits can be started")
+        self._enter(CallState.RUNNING)
+        self.waiting = None
+        self.worker = worker
+        self.policy = policy
+        self.policy_map = policy_map
+        return frame
+
+    def rebind(self, worker: Generation) -> None:
+        """A worker of an older broker holds what waits here: it runs already."""
+        self._enter(CallState.RUNNING)
+        self.waiting = None
+        self.worker = worker
+
+    def end(self, frame: Ended, now_s: float) -> None:
+        """Take the worker's report that the attempt is over."""
+        self._enter(CallState.ENDED)
+        self.ended = frame
+        self.heard_s = now_s
+
+    def back_off(self, backoff: Backoff) -> None:
+        """Wait for a retry; `attempt` is from now on the offered one."""
+        self._enter(CallState.BACKOFF)
+        if self.worker is not None:
+            self.tail = (self.attempt, self.worker)
+        self.attempt += 1
+        self.retries = backoff.retry
+        self.backoff = backoff
+        self.worker = None
+        self.is_retry_due = False
+
+    def re_offer(self, backoff: Backoff) -> None:
+        """Go back to the retry that an older broker had decided."""
+        self._enter(CallState.BACKOFF)
+        self.waiting = None
+        self.backoff = backoff
+        self.is_retry_due = False
+
+    def _next_attempt(self, frame: Open) -> None:
+        self.stream_key = frame.stream_key
+        self.provider = frame.provider
+        self.backoff = None
+        self.lease = None  # one-shot: the attempt that failed has used it up
+
+    def _enter(self, state: CallState) -> None:
+        if (self.state, state) not in _LEGAL:
+            raise AssertionError(f"a call goes from {self.state} to {state}")
+        self.state = state
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """What is remembered of a call that is over.
+
+    Attributes:
+        failed: what the client was told; repeated if it asks again.
+    """
+
+    client: ClientId | None
+    attempt: int
+    failed: Failed | None
+
+
+class Calls:
+    """All calls by id, and a bounded memory of those that are over."""
+
+    __slots__ = ("_calls", "_past", "_past_bound")
+
+    def __init__(self, past_bound: int) -> None:
+        """Start empty; `past_bound` is the number of calls remembered after their end."""
+        self._calls: dict[CallId, Call] = {}
+        self._past: OrderedDict[CallId, Past] = OrderedDict()
+        self._past_bound = past_bound
+
+    def __len__(self) -> int:
+        """Return the number of calls that are held."""
+        return len(self._calls)
+
+    def __iter__(self) -> Iterator[Call]:
+        """Iterate over the calls that are held."""
+        return iter(self._calls.values())
+
+    def get(self, call: CallId) -> Call | None:
+        """Return a call that is held."""
+        return self._calls.get(call)
+
+    def past(self, call: CallId) -> Past | None:
+        """Return what is remembered of a call that is over."""
+        return self._past.get(call)
+
+    def add(self, call: Call) -> None:
+        """Hold a new call."""
+        self._calls[call.id] = call
+
+    def forget(self, call: Call, failed: Failed | None = None, *, remember: bool = True) -> None:
+        """Let go of a call.
+
+        Args:
+            call: a call that is held.
+            failed: what its client was told last, if that was a failure.
+            remember: a later `OPEN` of its id starts nothing; the oldest memory makes room.
+        """
+        del self._calls[call.id]
+        if remember:
+            self._past[call.id] = Past(call.client, call.attempt, failed)
+            if len(self._past) > self._past_bound:
+                self._past.popitem(last=False)

@@ -1,0 +1,137 @@
+"""Who the clients are: ids, connections, processes, and when one counts as dead (SPEC 2.1).
+
+A local client is dead when its connection is closed and its process is gone; a blocked or stopped
+one never is. This file does not know what a client's death leads to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+from trunkline_protocol.ids import CallId, ClientId, QueryId
+
+from trunkline_broker.core.calls import Call
+from trunkline_broker.core.windows import StreamBudget
+
+GONE_GRACE_S: Final = 0.5  # process gone but connection open: a child inherited the descriptor
+REMOTE_GRACE_S: Final = 10.0  # ZMTP heartbeats noticed a dead link; a dropped link may come back
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """One client.
+
+    Attributes:
+        peer: its connection; `None` while it has none.
+        pid: its process, if it is on this host and has said `HELLO` here.
+        calls: every call that is held for it.
+        budget: its open streams.
+        queries: its questions that nobody answered yet.
+    """
+
+    id: ClientId
+    peer: bytes | None = None
+    pid: int | None = None
+    name: str = ""
+    is_pid_gone: bool = False
+    calls: dict[CallId, Call] = field(default_factory=dict[CallId, Call])
+    budget: StreamBudget = field(default_factory=StreamBudget)
+    queries: set[QueryId] = field(default_factory=set[QueryId])
+
+    def grace_s(self, orphan_timeout_s: float) -> float | None:
+        """Return how long it may stay as it is before it counts as dead; `None`: for ever."""
+        if self.is_pid_gone:
+            return 0.0 if self.peer is None else GONE_GRACE_S
+        if self.peer is not None:
+            return None
+        return orphan_timeout_s if self.pid is not None else REMOTE_GRACE_S
+
+
+class Clients:
+    """All clients by id, by connection and by process."""
+
+    __slots__ = ("_by_id", "_by_peer", "_by_pid")
+
+    def __init__(self) -> None:
+        self._by_id: dict[ClientId, Client] = {}
+        self._by_peer: dict[bytes, Client] = {}
+        self._by_pid: dict[int, set[ClientId]] = {}
+
+    def __len__(self) -> int:
+        """Return the number of clients."""
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Client]:
+        """Iterate over the clients in order of arrival."""
+        return iter(self._by_id.values())
+
+    def get(self, client: ClientId | None) -> Client | None:
+        """Return a client by id."""
+        return None if client is None else self._by_id.get(client)
+
+    def at(self, peer: bytes) -> Client | None:
+        """Return the client that said `HELLO` on a connection."""
+        return self._by_peer.get(peer)
+
+    def ensure(self, client_id: ClientId) -> Client:
+        """Return a client, made without a connection if it is unknown (a worker named it)."""
+        client = self._by_id.get(client_id)
+        if client is None:
+            client = self._by_id[client_id] = Client(client_id)
+        return client
+
+    def greet(self, client_id: ClientId, peer: bytes, pid: int | None, name: str) -> Client:
+        """Bind a client to the connection on which it said `HELLO`; the older one is forgotten."""
+        client = self.ensure(client_id)
+        previous = self._by_peer.get(peer)
+        if previous is not None and previous is not client:
+            previous.peer = None  # one connection speaks for one client, the last one it named
+        if client.peer is not None and client.peer != peer:
+            del self._by_peer[client.peer]
+        client.peer = peer
+        client.name = name
+        self._by_peer[peer] = client
+        if client.pid != pid:
+            self._leave_pid(client)
+            client.pid = pid
+            if pid is not None:
+                self._by_pid.setdefault(pid, set()).add(client_id)
+        client.is_pid_gone = False
+        return client
+
+    def disconnect(self, peer: bytes) -> Client | None:
+        """Take note that a connection closed; return whose it was."""
+        client = self._by_peer.pop(peer, None)
+        if client is not None:
+            client.peer = None
+        return client
+
+    def exited(self, pid: int) -> list[Client]:
+        """Take note that a process is gone; return its clients."""
+        clients = [self._by_id[client] for client in self._by_pid.get(pid, ())]
+        for client in clients:
+            client.is_pid_gone = True
+        return clients
+
+    def is_watched(self, pid: int) -> bool:
+        """Tell whether clients of this process are known."""
+        return pid in self._by_pid
+
+    def remove(self, client: Client) -> None:
+        """Forget a client."""
+        del self._by_id[client.id]
+        if client.peer is not None:
+            del self._by_peer[client.peer]
+            client.peer = None
+        self._leave_pid(client)
+
+    def _leave_pid(self, client: Client) -> None:
+        if client.pid is None:
+            return
+        members = self._by_pid[client.pid]
+        members.discard(client.id)
+        if not members:
+            del self._by_pid[client.pid]
+        client.pid = None

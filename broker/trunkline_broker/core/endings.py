@@ -1,0 +1,274 @@
+"""How calls end: the worker's report, its death, the client's death, a retry instead (SPEC 3, 6).
+
+It does not know how calls begin. Whatever frees a place leaves the route in `Hub.freed`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trunkline_protocol.codes import Code
+from trunkline_protocol.failure import LlmFailure
+from trunkline_protocol.frames import (
+    CallRef,
+    Cancel,
+    Done,
+    Ended,
+    Failed,
+    Lost,
+    Retry,
+    RetryStarted,
+)
+from trunkline_protocol.ids import CallId
+
+from trunkline_broker.core.calls import Call, CallState
+from trunkline_broker.core.clients import Client
+from trunkline_broker.core.hub import Hub, Timer
+from trunkline_broker.core.retry import (
+    ABORTED_FINISH,
+    Backoff,
+    failure_of,
+    plan_retry,
+    route_pause,
+)
+from trunkline_broker.core.workers import Worker, WorkerState
+
+
+def aborted(call: CallId, attempt: int) -> Ended:
+    """Return the `ENDED` of a cancelled attempt of which nothing more will come."""
+    return Ended(call, attempt, 0, ABORTED_FINISH)
+
+
+def retry_frame(call: Call, backoff: Backoff, delay_ms: float) -> Retry:
+    """Return the `RETRY` of a call in BACKOFF."""
+    return Retry(
+        call=call.id,
+        attempt=call.attempt,
+        retry_id=backoff.retry_id,
+        provider=call.provider,
+        mode=backoff.mode,
+        policy_key=backoff.policy_key,
+        retry=backoff.retry,
+        delay_ms=delay_ms,
+        failure=backoff.failure,
+        max_retries=backoff.max_retries,
+    )
+
+
+class Endings:
+    """Ends calls and lets go of what they held."""
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    def on_ended(self, worker: Worker, frame: Ended, now_s: float) -> None:
+        """Take a worker's report; one about a call that it does not run is counted."""
+        call = self._hub.calls.get(frame.call)
+        if call is None or call.worker != worker.generation or call.attempt != frame.attempt:
+            self._hub.count("ended_unknown")
+            return
+        client = self._hub.clients.get(call.client)
+        if call.state is CallState.ENDED:
+            self._hub.to_client(client, frame)
+            return
+        self._hub.count("calls_ended")
+        failure = failure_of(frame.finish)
+        if failure is not None:
+            self._note_pause(call, failure, now_s)
+        if call.is_cancelled:
+            self._hub.to_client(client, frame)
+            self.forget(call)
+        elif call.is_done:
+            self._hub.to_worker(worker, Done((CallRef(call.id, call.attempt),)))
+            self.forget(call)
+        elif failure is None or not self._retries(call, failure, now_s):
+            self._stop_running(call, worker)
+            call.end(frame, now_s)
+            retention_s = self._hub.spec.retention_s
+            self._hub.deadlines.set((Timer.RETENTION, call.id), now_s + retention_s)
+            self._hub.to_client(client, frame)
+
+    def lose(self, worker: Worker, text: str, now_s: float) -> None:
+        """End everything that a worker held: it is gone, or counts as gone."""
+        for call in list(worker.calls.values()):
+            if call.state is CallState.ENDED:
+                self.fail(call, LlmFailure(f"the tail is lost: {text}", Code.STREAM_CLOSED))
+            elif call.is_cancelled:
+                self._hub.to_client(
+                    self._hub.clients.get(call.client), aborted(call.id, call.attempt)
+                )
+                self.forget(call)
+            elif call.is_done:
+                self.forget(call)
+            else:
+                failure = LlmFailure(text, Code.TRANSPORT)
+                if not self._retries(call, failure, now_s):
+                    self.fail(call, failure)
+        for lease in worker.leases:
+            self._hub.leases.pop(lease, None)
+            self._hub.deadlines.clear((Timer.PREPARED, lease))
+        worker.leases.clear()
+
+    def fail(self, call: Call, failure: LlmFailure) -> None:
+        """End a call for good with a failure; repeated if its client asks again."""
+        self.fail_with(call, failure.to_dict())
+
+    def fail_with(self, call: Call, failure: Mapping[str, Any]) -> None:
+        """End a call for good with a failure map."""
+        frame = Failed(call.id, call.attempt, failure)
+        self._hub.count("calls_failed")
+        self._hub.to_client(self._hub.clients.get(call.client), frame)
+        self.forget(call, frame)
+
+    def lost(self, call: Call) -> None:
+        """Tell the client that nobody holds its attempt, and forget it: it may open it again."""
+        self._hub.to_client(self._hub.clients.get(call.client), Lost(call.id, call.attempt))
+        self._hub.count("calls_lost")
+        self.forget(call, remember=False)
+
+    def forget(self, call: Call, failed: Failed | None = None, *, remember: bool = True) -> None:
+        """Let go of a call and of everything it holds, whatever its state."""
+        hub = self._hub
+        if call.state is CallState.QUEUED:
+            self._leave_queue(call)
+        elif call.state is CallState.BACKOFF:
+            hub.deadlines.clear((Timer.BACKOFF, call.id))
+            hub.deadlines.clear((Timer.OFFER, call.id))
+        else:
+            self._leave_worker(call)
+        client = hub.clients.get(call.client)
+        if client is not None:
+            del client.calls[call.id]
+        hub.calls.forget(call, failed, remember=remember)
+
+    def client_is_gone(self, client: Client) -> None:
+        """End what a dead client left; detachable attempts go on for whoever attaches."""
+        hub = self._hub
+        for call in list(client.calls.values()):
+            worker = hub.workers.get(call.worker)
+            if worker is not None and call.is_detachable:
+                self._detach(client, call)
+            elif call.state is CallState.RUNNING and worker is not None:
+                self._detach(client, call)
+                call.is_cancelled = True
+                hub.to_worker(worker, Cancel(call.id, call.attempt))
+            else:
+                if worker is not None:
+                    hub.to_worker(worker, Done((CallRef(call.id, call.attempt),)))
+                self.forget(call)
+
+    def attach(self, call: Call, client: Client) -> None:
+        """Give a running or ended call to another client, as its open stream."""
+        owner = self._hub.clients.get(call.client)
+        if owner is not None:
+            self._detach(owner, call)
+        call.client = client.id
+        client.calls[call.id] = call
+        self._hub.open_stream(client, call)
+
+    def on_retention_over(self, call_id: CallId, now_s: float) -> None:
+        """Forget an ended call that nobody asked for lately."""
+        call = self._hub.calls.get(call_id)
+        if call is None:
+            raise AssertionError("forgetting a call clears its retention")
+        ends_s = call.heard_s + self._hub.spec.retention_s
+        if ends_s > now_s:
+            self._hub.deadlines.set((Timer.RETENTION, call_id), ends_s)
+            return
+        self._hub.count("retention_over")
+        worker = self._hub.workers.get(call.worker)
+        if worker is not None:
+            self._hub.to_worker(worker, Done((CallRef(call.id, call.attempt),)))
+        self.forget(call)
+
+    def on_backoff_over(self, call_id: CallId, now_s: float) -> None:
+        """Tell the client to open the next attempt; it has the retention time to do so."""
+        call = self._hub.calls.get(call_id)
+        if call is None or call.backoff is None:
+            raise AssertionError("leaving the backoff clears its deadline")
+        self.offer(call, call.backoff, now_s)
+
+    def offer(self, call: Call, backoff: Backoff, now_s: float) -> None:
+        """Say `RETRY_STARTED` and wait for the client's `OPEN`."""
+        call.is_retry_due = True
+        self._hub.deadlines.set((Timer.OFFER, call.id), now_s + self._hub.spec.retention_s)
+        self._hub.to_client(
+            self._hub.clients.get(call.client),
+            RetryStarted(call.id, call.attempt, backoff.retry_id),
+        )
+
+    def on_offer_over(self, call_id: CallId) -> None:
+        """The client never opened the attempt: the call ends as the last one did."""
+        call = self._hub.calls.get(call_id)
+        if call is None or call.backoff is None:
+            raise AssertionError("leaving the backoff clears its deadline")
+        self.fail_with(call, call.backoff.failure)
+
+    def _detach(self, client: Client, call: Call) -> None:
+        del client.calls[call.id]
+        self._hub.close_stream(client, call)
+        call.client = None
+
+    def _retries(self, call: Call, failure: LlmFailure, now_s: float) -> bool:
+        hub = self._hub
+        if not call.is_recovered or hub.is_draining:
+            return False
+        retry_id = hub.draw(8).hex()
+        backoff = plan_retry(call.policy, failure, call.retries, hub.jitter(), retry_id)
+        if backoff is None:
+            return False
+        self._leave_worker(call)
+        call.back_off(backoff)
+        hub.count("retries")
+        hub.deadlines.set((Timer.BACKOFF, call.id), now_s + backoff.delay_ms / 1000)
+        hub.to_client(hub.clients.get(call.client), retry_frame(call, backoff, backoff.delay_ms))
+        return True
+
+    def _note_pause(self, call: Call, failure: LlmFailure, now_s: float) -> None:
+        pause = route_pause(call.policy, failure)
+        if pause is None:
+            return
+        gate = self._hub.gates.at(call.provider)
+        until_s = now_s + pause.seconds
+        if pause.is_closed:
+            gate.closed_until_s = max(gate.closed_until_s, until_s)
+        else:
+            gate.paused_until_s = max(gate.paused_until_s, until_s)
+        self._hub.count("route_pauses")
+        ends_s = max(gate.closed_until_s, gate.paused_until_s)
+        self._hub.deadlines.set((Timer.PAUSE, call.provider), ends_s)
+        self._hub.freed.add(call.provider)
+
+    def _leave_queue(self, call: Call) -> None:
+        hub = self._hub
+        if call.waiting is None:
+            raise AssertionError("a queued call holds its OPEN")
+        hub.queued_bytes -= len(call.waiting.body)
+        if hub.unsettled.pop(call.id, None) is None:
+            hub.gates.at(call.provider).queue.remove(call.client, call.id)
+            hub.gates.tidy(call.provider)
+            hub.deadlines.clear((Timer.QUEUE, call.id))
+
+    def _leave_worker(self, call: Call) -> None:
+        hub = self._hub
+        worker = hub.workers.get(call.worker)
+        if worker is None:
+            raise AssertionError("a worker that goes loses its calls first")
+        if call.state is CallState.RUNNING:
+            self._stop_running(call, worker)
+        else:
+            hub.deadlines.clear((Timer.RETENTION, call.id))
+        del worker.calls[call.id]
+        if worker.state is WorkerState.DRAINING:
+            hub.drained.append(worker)
+        client = hub.clients.get(call.client)
+        if client is not None:
+            hub.close_stream(client, call)
+
+    def _stop_running(self, call: Call, worker: Worker) -> None:
+        worker.running -= 1
+        gate = self._hub.gates.at(call.provider)
+        gate.running -= 1
+        if len(gate.queue):
+            self._hub.freed.add(call.provider)

@@ -1,0 +1,244 @@
+"""Frames of a running call that pass through the broker, each between its two parties only.
+
+`CREDIT`, `RESUME`, `RESTATE`, `CANCEL`, `DONE`, `ATTACH` come from clients, `SENT` and `SNAPSHOT`
+from workers (SPEC 3, 5). Totals are checked by the worker, which knows what it has sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from trunkline_protocol.frames import (
+    Attach,
+    CallRef,
+    Cancel,
+    Credit,
+    Done,
+    Lost,
+    Progress,
+    Restate,
+    Restated,
+    Resume,
+    Sent,
+    Snapshot,
+)
+from trunkline_protocol.ids import CallId, ClientId
+
+from trunkline_broker.core.calls import Call, CallState
+from trunkline_broker.core.clients import Client
+from trunkline_broker.core.endings import Endings, aborted, retry_frame
+from trunkline_broker.core.hub import Hub, Timer
+from trunkline_broker.core.openings import Openings
+from trunkline_broker.core.windows import window_for
+from trunkline_broker.core.workers import Worker
+
+
+class Forwarding:
+    """Passes frames on, or answers for calls that are not here."""
+
+    def __init__(self, hub: Hub, endings: Endings, openings: Openings) -> None:
+        self._hub = hub
+        self._endings = endings
+        self._openings = openings
+
+    def on_position(self, client: Client, frame: Credit | Resume, now_s: float) -> None:
+        """Pass `CREDIT` or `RESUME` to the worker of the call."""
+        call = self._mine(client, frame.call, frame.attempt)
+        if call is None:
+            return
+        worker = self._hub.workers.get(call.worker)
+        if worker is None:
+            self._hub.count("position_without_worker")
+            return
+        call.heard_s = now_s
+        self._hub.to_worker(worker, frame)
+
+    def on_restate(self, client: Client, frame: Restate, now_s: float) -> None:
+        """Take what a client holds: quiet calls, or all of them for a new broker."""
+        for entry in frame.calls:
+            self._restate(client, entry, now_s)
+
+    def restate_claim(self, client_id: ClientId, entry: Restated, now_s: float) -> None:
+        """Decide a claim that waited for the workers of an older broker."""
+        client = self._hub.clients.get(client_id)
+        if client is not None:
+            self._restate(client, entry, now_s)
+
+    def on_cancel(self, client: Client, frame: Cancel) -> None:
+        """Stop a call; the client repeats this until it hears that the call ended."""
+        hub = self._hub
+        call = hub.calls.get(frame.call)
+        if call is None:
+            hub.claims.pop(frame.call, None)
+            if not hub.is_settling:
+                hub.to_client(client, aborted(frame.call, frame.attempt))
+            return
+        if call.client != client.id:
+            hub.count("foreign_call")
+            return
+        hub.count("calls_cancelled")
+        worker = hub.workers.get(call.worker)
+        if call.state is CallState.RUNNING and worker is not None:
+            call.is_cancelled = True
+            hub.to_worker(worker, Cancel(call.id, call.attempt))
+            return
+        if worker is not None:  # ENDED: its answer will find nobody, so the tail is just dropped
+            hub.to_worker(worker, Done((CallRef(call.id, call.attempt),)))
+        hub.to_client(client, aborted(call.id, frame.attempt))
+        self._endings.forget(call)
+
+    def on_done(self, client: Client, frame: Done) -> None:
+        """Forget calls that the client received whole; one frame to each worker."""
+        by_worker: dict[Worker, list[CallRef]] = {}
+        for ref in frame.calls:
+            worker = self._done(client, ref)
+            if worker is not None:
+                by_worker.setdefault(worker, []).append(ref)
+        for worker, refs in by_worker.items():
+            self._hub.to_worker(worker, Done(tuple(refs)))
+
+    def on_attach(self, client: Client, frame: Attach, now_s: float) -> None:
+        """Let a client take over a detachable call; a wrong token is counted, not answered."""
+        hub = self._hub
+        call = hub.calls.get(frame.call)
+        worker = hub.workers.get(call.worker) if call is not None else None
+        if call is None or worker is None:
+            if not hub.is_settling:
+                hub.to_client(client, Lost(frame.call, 0))
+            return
+        if call.is_rebound:
+            # Taken over from an older broker: only the worker knows the token. If it is right, its
+            # SNAPSHOT gives the call to whoever asked.
+            call.attacher = client.id
+        elif call.token is None or call.token != frame.token:
+            hub.count("attach_refused")
+            return
+        else:
+            self._endings.attach(call, client)
+            call.stream_key = frame.stream_key
+        call.heard_s = now_s
+        is_new = call.client != client.id
+        chunks, size = window_for(len(client.budget) + is_new)
+        hub.to_worker(
+            worker, replace(frame, client=client.id, window_chunks=chunks, window_bytes=size)
+        )
+
+    def on_snapshot(self, worker: Worker, frame: Snapshot) -> None:
+        """Pass the blocks of an attached call to its client."""
+        call = self._hub.calls.get(frame.call)
+        if call is None or call.worker != worker.generation:
+            self._hub.count("foreign_call")
+            return
+        attacher = self._hub.clients.get(call.attacher)
+        if attacher is not None:
+            self._endings.attach(call, attacher)
+            call.attacher = None
+            call.is_rebound = False
+            call.is_detachable = True
+        self._hub.to_client(self._hub.clients.get(call.client), frame)
+
+    def on_sent(self, worker: Worker, sent: Sequence[Progress]) -> None:
+        """Pass what a worker says it has sent; one frame to each client."""
+        by_client: dict[ClientId, list[Progress]] = {}
+        for entry in sent:
+            call = worker.calls.get(entry.call)
+            if call is None or call.attempt != entry.attempt:
+                self._hub.count("sent_unknown")
+            elif call.client is not None:
+                by_client.setdefault(call.client, []).append(entry)
+        for client_id, entries in by_client.items():
+            self._hub.to_client(self._hub.clients.get(client_id), Sent(tuple(entries)))
+
+    def _mine(self, client: Client, call_id: CallId, attempt: int) -> Call | None:
+        """Return the call a frame is about; answer and count where there is none."""
+        call = self._hub.calls.get(call_id)
+        if call is None:
+            self._unknown(client, call_id, attempt)
+            return None
+        if call.client != client.id:
+            self._hub.count("foreign_call")
+            return None
+        if call.attempt != attempt:
+            self._hub.count("stale_attempt")
+            return None
+        return call
+
+    def _unknown(self, client: Client, call_id: CallId, attempt: int) -> None:
+        hub = self._hub
+        if hub.is_settling:
+            return  # a worker may yet say that it holds it; the client says this again
+        past = hub.calls.past(call_id)
+        if past is None:
+            hub.to_client(client, Lost(call_id, attempt))
+            hub.count("calls_lost")
+        elif past.client == client.id and past.failed is not None:
+            hub.to_client(client, past.failed)
+        elif past.client == client.id and attempt >= past.attempt:
+            hub.to_client(client, Lost(call_id, attempt))
+        else:
+            hub.count("stale_attempt")
+
+    def _restate(self, client: Client, entry: Restated, now_s: float) -> None:
+        hub = self._hub
+        call = hub.calls.get(entry.call)
+        if call is None and hub.is_settling:
+            if len(hub.claims) < hub.spec.max_calls:
+                hub.claims[entry.call] = (client.id, entry)
+            return
+        if call is not None and call.state is CallState.BACKOFF and call.client == client.id:
+            self._restate_retry(call, client, now_s)
+            return
+        call = self._mine(client, entry.call, entry.attempt)
+        if call is None:
+            return
+        call.heard_s = now_s
+        worker = hub.workers.get(call.worker)
+        if worker is None:
+            return  # it waits: QUEUED was said, and RUNNING will be
+        if call.is_rebound:
+            call.is_rebound = False
+            self._openings.confirm(call)
+        hub.to_worker(
+            worker,
+            Credit(entry.call, entry.attempt, entry.received, entry.consumed, entry.consumed_bytes),
+        )
+        if call.ended is not None:
+            hub.to_client(client, call.ended)
+
+    def _restate_retry(self, call: Call, client: Client, now_s: float) -> None:
+        """Say again what got lost with a connection: the attempt it names has been given up."""
+        backoff = call.backoff
+        if backoff is None:
+            raise AssertionError("a call in BACKOFF has one")
+        due_s = self._hub.deadlines.at_s((Timer.BACKOFF, call.id))
+        left_ms = 0.0 if due_s is None else max(0.0, due_s - now_s) * 1000
+        self._hub.to_client(client, retry_frame(call, backoff, left_ms))
+        if call.is_retry_due:
+            self._endings.offer(call, backoff, now_s)
+
+    def _done(self, client: Client, ref: CallRef) -> Worker | None:
+        """Take one `DONE`; return the worker that must hear of it."""
+        call = self._hub.calls.get(ref.call)
+        if call is None:
+            return None  # said twice, or the retention is over
+        if call.client != client.id:
+            self._hub.count("foreign_call")
+            return None
+        if call.tail is not None and call.tail[0] == ref.attempt:
+            worker = self._hub.workers.get(call.tail[1])
+            call.tail = None
+            return worker
+        if call.attempt != ref.attempt:
+            self._hub.count("stale_attempt")
+            return None
+        worker = self._hub.workers.get(call.worker)
+        if call.state is CallState.ENDED:
+            self._endings.forget(call)
+            return worker
+        if call.state is CallState.RUNNING:
+            # The finish on the lane overtook the worker's ENDED, which now closes the call.
+            call.is_done = True
+        else:
+            self._hub.count("done_early")
+        return None

@@ -1,0 +1,388 @@
+"""How attempts begin: `OPEN` → route → admission → `START` (SPEC 3, 6).
+
+It does not know how calls end but for a refusal, which it leaves to `Endings`.
+"""
+
+from __future__ import annotations
+
+from trunkline_protocol.codes import Code
+from trunkline_protocol.failure import LlmFailure
+from trunkline_protocol.frames import Accepted, Failed, Lost, Open, Queued, Start
+from trunkline_protocol.ids import CallId, PoolName, RouteName
+
+from trunkline_broker.core.admission import Gate
+from trunkline_broker.core.calls import Call, CallState, Past
+from trunkline_broker.core.claims import Claim
+from trunkline_broker.core.clients import Client
+from trunkline_broker.core.endings import Endings, retry_frame
+from trunkline_broker.core.hub import Hub, Timer
+from trunkline_broker.core.registry import Route
+from trunkline_broker.core.retry import read_re_offer, resume_backoff
+from trunkline_broker.core.specs import PoolSpec
+from trunkline_broker.core.workers import Worker, WorkerState
+
+STOPPING = "STOPPING"
+_NO_POOL = PoolSpec(PoolName(""), "")  # bounds for calls of a route that nobody registered yet
+
+
+class Openings:
+    """Starts calls, or lets them wait, or refuses them."""
+
+    def __init__(self, hub: Hub, endings: Endings) -> None:
+        self._hub = hub
+        self._endings = endings
+
+    def on_open(self, client: Client, frame: Open, now_s: float) -> None:
+        """Take an `OPEN`; one that is known already is answered as before and starts nothing."""
+        call = self._hub.calls.get(frame.call)
+        if call is not None:
+            self._open_again(call, client, frame, now_s)
+            return
+        past = self._hub.calls.past(frame.call)
+        if past is not None:
+            self._open_past(past, client, frame)
+            return
+        refusal = self._refusal(client)
+        if refusal is not None:
+            self._hub.count("calls_failed")
+            self._hub.to_client(client, Failed(frame.call, frame.attempt, refusal.to_dict()))
+            return
+        if frame.seen and not self._hub.is_settling:
+            self._hub.to_client(client, Lost(frame.call, frame.attempt))
+            self._hub.count("calls_lost")
+            return
+        call = Call.opened(frame, client.id)
+        self._hub.calls.add(call)
+        client.calls[call.id] = call
+        self._hub.count("calls_opened")
+        if self._hub.is_settling:
+            self._wait_settled(call, frame)
+        else:
+            self._begin(call, frame, now_s)
+
+    def settle(self, now_s: float) -> None:
+        """Begin every call that waited for the workers of an older broker and that none holds."""
+        for call in list(self._hub.unsettled.values()):
+            frame = call.waiting
+            if frame is None:
+                raise AssertionError("an unsettled call holds its OPEN")
+            if frame.seen:
+                self._endings.lost(call)
+                continue
+            del self._hub.unsettled[call.id]
+            self._hub.queued_bytes -= len(frame.body)
+            self._begin(call, frame, now_s)
+
+    def pump(self, route: RouteName, now_s: float) -> None:
+        """Start, or refuse, as many of the waiting calls of a route as can be decided now."""
+        gate = self._hub.gates.at(route)
+        while (call_id := gate.queue.peek()) is not None:
+            call = self._hub.calls.get(call_id)
+            if call is None or call.waiting is None:
+                raise AssertionError("forgetting a call takes it from its queue")
+            verdict = self._verdict(call, gate, now_s)
+            if isinstance(verdict, str):
+                return
+            if isinstance(verdict, LlmFailure):
+                self._endings.fail(call, verdict)
+                continue
+            gate.queue.take()
+            self._hub.queued_bytes -= len(call.waiting.body)
+            self._hub.deadlines.clear((Timer.QUEUE, call_id))
+            self._start(call, gate, *verdict)
+
+    def on_queue_over(self, call_id: CallId, now_s: float) -> None:
+        """End a call that waited too long, saying what was full."""
+        call = self._hub.calls.get(call_id)
+        if call is None:
+            raise AssertionError("forgetting a call clears its queue timeout")
+        gate = self._hub.gates.at(call.provider)
+        self._endings.fail(call, self._timeout_failure(call, gate, now_s))
+
+    def confirm(self, call: Call) -> None:
+        """Say `ACCEPTED`, with what was captured when the attempt was started."""
+        hub = self._hub
+        worker, client = hub.workers.get(call.worker), hub.clients.get(call.client)
+        if worker is None or client is None:
+            raise AssertionError("only a call with a worker is confirmed to its client")
+        window = client.budget.window(call.id)
+        hub.to_client(
+            client,
+            Accepted(
+                call=call.id,
+                attempt=call.attempt,
+                pool=worker.pool,
+                slot=worker.slot,
+                generation=worker.generation,
+                window_chunks=window.chunks,
+                window_bytes=window.bytes,
+                policy=call.policy_map,
+                token=call.token,
+            ),
+        )
+
+    def may_start(self, route: RouteName) -> bool:
+        """Tell whether a worker may yet come that registers a route nobody serves."""
+        if self._hub.is_settling:
+            return True
+        for pool in self._hub.pools:
+            if pool.may_still_start():
+                names = pool.spec.providers
+                # Without names only the worker knows its routes; once ready they are known.
+                if route in names or (not names and not pool.has_served):
+                    return True
+        return False
+
+    def down_failure(self, route: RouteName) -> LlmFailure:
+        """Return why nobody serves a route."""
+        for pool in self._hub.pools:
+            reason = pool.down_reason()
+            if reason and (route in pool.lost_routes or route in pool.spec.providers):
+                return LlmFailure(f"route {route!r} is down: {reason}", Code.NO_ADAPTER)
+        return LlmFailure(f"no adapter is registered for {route!r}", Code.NO_ADAPTER)
+
+    # --- known calls ------------------------------------------------------------------------
+
+    def _open_again(self, call: Call, client: Client, frame: Open, now_s: float) -> None:
+        hub = self._hub
+        if call.client != client.id:
+            hub.count("foreign_call")
+            return
+        if frame.attempt != call.attempt:
+            hub.count("stale_attempt")
+            return
+        match call.state:
+            case CallState.QUEUED:
+                hub.to_client(client, Queued(call.id, call.attempt, call.queued_reason))
+            case CallState.RUNNING:
+                call.is_rebound = False
+                self.confirm(call)
+            case CallState.ENDED:
+                self.confirm(call)
+                if call.ended is not None:
+                    hub.to_client(client, call.ended)
+            case CallState.BACKOFF:
+                self._open_retry(call, client, frame, now_s)
+
+    def _open_retry(self, call: Call, client: Client, frame: Open, now_s: float) -> None:
+        backoff = call.backoff
+        if backoff is None:
+            raise AssertionError("a call in BACKOFF has one")
+        if not call.is_retry_due:
+            # Early, or the RETRY got lost with a connection: say again how long it takes.
+            due_s = self._hub.deadlines.at_s((Timer.BACKOFF, call.id)) or now_s
+            left_ms = max(0.0, due_s - now_s) * 1000
+            self._hub.to_client(client, retry_frame(call, backoff, left_ms))
+            return
+        self._hub.deadlines.clear((Timer.OFFER, call.id))
+        call.queue(frame, "")
+        self._admit(call, frame, now_s)
+
+    def _open_past(self, past: Past, client: Client, frame: Open) -> None:
+        if past.client == client.id and past.failed is not None and frame.attempt == past.attempt:
+            self._hub.to_client(client, past.failed)
+        else:
+            self._hub.count("stale_attempt")
+
+    # --- new calls --------------------------------------------------------------------------
+
+    def _refusal(self, client: Client) -> LlmFailure | None:
+        hub = self._hub
+        if hub.is_draining:
+            return LlmFailure("the broker is stopping", STOPPING)
+        if len(client.calls) >= hub.spec.max_calls_per_client:
+            limit = hub.spec.max_calls_per_client
+            return LlmFailure(f"the client has {limit} open calls already", Code.OVERLOADED)
+        if len(hub.calls) >= hub.spec.max_calls:
+            return LlmFailure(
+                f"the broker has {hub.spec.max_calls} open calls already", Code.OVERLOADED
+            )
+        return None
+
+    def _wait_settled(self, call: Call, frame: Open) -> None:
+        hub = self._hub
+        if not self._take_bytes(len(frame.body)):
+            self._refuse(call, self._bytes_failure())
+            return
+        call.queued_reason = "settling"
+        hub.unsettled[call.id] = call
+        hub.to_client(hub.clients.get(call.client), Queued(call.id, call.attempt, "settling"))
+
+    def _begin(self, call: Call, frame: Open, now_s: float) -> None:
+        offer = read_re_offer(frame.retry_offer) if frame.retry_offer is not None else None
+        if offer is not None:
+            call.retries = offer.retry
+            if offer.delay_ms > 0:
+                claim = self._hub.registry.routes.get(call.provider)
+                policy = claim.value.policy if claim is not None else call.policy
+                backoff = resume_backoff(offer, policy)
+                call.re_offer(backoff)
+                self._hub.deadlines.set((Timer.BACKOFF, call.id), now_s + backoff.delay_ms / 1000)
+                client = self._hub.clients.get(call.client)
+                self._hub.to_client(client, retry_frame(call, backoff, backoff.delay_ms))
+                return
+        self._admit(call, frame, now_s)
+
+    def _admit(self, call: Call, frame: Open, now_s: float) -> None:
+        gate = self._hub.gates.at(call.provider)
+        verdict = self._verdict(call, gate, now_s)
+        if isinstance(verdict, tuple) and not len(gate.queue):
+            self._start(call, gate, *verdict)
+        elif isinstance(verdict, LlmFailure):
+            self._refuse(call, verdict)
+        else:
+            reason = verdict if isinstance(verdict, str) else "turn"
+            self._enqueue(call, frame, gate, reason, now_s)
+
+    def _enqueue(self, call: Call, frame: Open, gate: Gate, reason: str, now_s: float) -> None:
+        hub = self._hub
+        spec = self._pool_spec(call.provider)
+        if len(gate.queue) >= spec.queue_size:
+            text = f"the queue of route {call.provider!r} is full: {len(gate.queue)} calls wait"
+            self._refuse(call, LlmFailure(text, Code.OVERLOADED))
+            return
+        if not self._take_bytes(len(frame.body)):
+            self._refuse(call, self._bytes_failure())
+            return
+        call.queue(frame, reason)
+        gate.put(call.client, call.id)
+        hub.deadlines.set((Timer.QUEUE, call.id), now_s + spec.queue_timeout_s)
+        hub.count("calls_queued")
+        hub.to_client(hub.clients.get(call.client), Queued(call.id, call.attempt, reason))
+
+    def _refuse(self, call: Call, failure: LlmFailure) -> None:
+        """Fail a call that waits nowhere yet."""
+        hub = self._hub
+        frame = Failed(call.id, call.attempt, failure.to_dict())
+        hub.count("calls_failed")
+        client = hub.clients.get(call.client)
+        hub.to_client(client, frame)
+        if client is not None:
+            del client.calls[call.id]
+        hub.calls.forget(call, frame)
+        hub.gates.tidy(call.provider)
+
+    def _take_bytes(self, count: int) -> bool:
+        hub = self._hub
+        if hub.queued_bytes + count > hub.spec.queue_bytes:
+            return False
+        hub.queued_bytes += count
+        hub.queued_bytes_high_water = max(hub.queued_bytes_high_water, hub.queued_bytes)
+        return True
+
+    def _bytes_failure(self) -> LlmFailure:
+        limit = self._hub.spec.queue_bytes
+        return LlmFailure(f"requests of {limit} bytes wait already", Code.OVERLOADED)
+
+    # --- admission --------------------------------------------------------------------------
+
+    def _verdict(
+        self, call: Call, gate: Gate, now_s: float
+    ) -> tuple[Worker, Route] | LlmFailure | str:
+        """Decide for one call: the worker and the route, a failure, or why it has to wait."""
+        if now_s < gate.closed_until_s:
+            return _closed_failure(call.provider, gate.closed_until_s - now_s)
+        if now_s < gate.paused_until_s:
+            return "paused"
+        if call.lease is not None:
+            return self._prepared_verdict(call, gate)
+        claim = self._hub.registry.routes.get(call.provider)
+        if claim is None:
+            if self.may_start(call.provider):
+                return "starting"
+            return self.down_failure(call.provider)
+        if not gate.has_place(self._pool_spec(call.provider).concurrency):
+            return "concurrency"
+        worker = self._choose(claim)
+        if worker is None:
+            return "workers" if claim.holders else "starting"
+        return worker, claim.holders[worker.generation]
+
+    def _prepared_verdict(self, call: Call, gate: Gate) -> tuple[Worker, Route] | LlmFailure | str:
+        hub = self._hub
+        worker = hub.workers.get(hub.leases.get(call.lease)) if call.lease is not None else None
+        route = None
+        if worker is not None:
+            routes = (entry.value for entry in worker.offer.routes if entry.key == call.provider)
+            route = next(routes, None)
+        if worker is None or route is None:
+            text = "the prepared call is unknown, expired, used already or for another provider"
+            return LlmFailure(text, Code.INVALID_PREPARED_CALL)
+        if not gate.has_place(worker.spec.concurrency):
+            return "concurrency"
+        if worker.peer is None or worker.running >= hub.spec.max_calls_per_worker:
+            return "workers"
+        return worker, route
+
+    def _choose(self, claim: Claim[Route]) -> Worker | None:
+        """Return the reachable replica that runs the fewest attempts."""
+        chosen: Worker | None = None
+        least = self._hub.spec.max_calls_per_worker
+        for generation in claim.holders:
+            worker = self._hub.workers.get(generation)
+            if worker is None or worker.state is not WorkerState.SERVING:
+                raise AssertionError("only serving workers hold routes")
+            if worker.peer is not None and worker.running < least:
+                chosen, least = worker, worker.running
+        return chosen
+
+    def _start(self, call: Call, gate: Gate, worker: Worker, route: Route) -> None:
+        hub = self._hub
+        client = hub.clients.get(call.client)
+        if client is None:
+            raise AssertionError("a dead client's waiting calls are forgotten")
+        if call.state is CallState.QUEUED and call.lease is not None:
+            hub.leases.pop(call.lease, None)
+            worker.leases.discard(call.lease)
+            hub.deadlines.clear((Timer.PREPARED, call.lease))
+        frame = call.run(worker.generation, route.policy, route.policy_map)
+        worker.calls[call.id] = call
+        worker.running += 1
+        gate.running += 1
+        if call.is_detachable:
+            call.token = hub.draw(16)
+        hub.open_stream(client, call)
+        window = client.budget.window(call.id)
+        hub.to_worker(
+            worker,
+            Start(
+                call=call.id,
+                attempt=call.attempt,
+                client=client.id,
+                stream_key=call.stream_key,
+                provider=call.provider,
+                model=frame.model,
+                window_chunks=window.chunks,
+                window_bytes=window.bytes,
+                detachable=call.is_detachable,
+                token=call.token,
+                lease=call.lease,
+                body=frame.body,
+            ),
+        )
+        self.confirm(call)
+
+    def _pool_spec(self, route: RouteName) -> PoolSpec:
+        claim = self._hub.registry.routes.get(route)
+        pool = self._hub.pools.get(claim.owner) if claim is not None else None
+        return pool.spec if pool is not None else _NO_POOL
+
+    def _timeout_failure(self, call: Call, gate: Gate, now_s: float) -> LlmFailure:
+        spec = self._pool_spec(call.provider)
+        waited = f"within {spec.queue_timeout_s:g} s"
+        if gate.is_paused(now_s):
+            ends_s = max(gate.paused_until_s, gate.closed_until_s)
+            return _closed_failure(call.provider, ends_s - now_s)
+        if call.queued_reason == "starting":
+            text = f"no worker for route {call.provider!r} was ready {waited}"
+            return LlmFailure(text, Code.TRANSPORT)
+        text = (
+            f"no place on route {call.provider!r} {waited}: {gate.running} attempts run,"
+            f" {len(gate.queue)} calls wait"
+        )
+        return LlmFailure(text, Code.OVERLOADED)
+
+
+def _closed_failure(route: RouteName, left_s: float) -> LlmFailure:
+    text = f"the provider of route {route!r} asked to wait {left_s:.1f} s more"
+    return LlmFailure(text, Code.RATE_LIMIT, provider_retry_after_ms=left_s * 1000)

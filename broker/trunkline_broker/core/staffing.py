@@ -1,0 +1,367 @@
+"""From spawn to exit: how workers come, serve, are replaced, leave or are made to leave.
+
+It does not know calls (it asks `Endings` to end those of a lost worker) nor swaps (it leaves the
+facts they wait for in the hub). Registration is read in `registering.py`.
+"""
+
+from __future__ import annotations
+
+from trunkline_protocol.frames import Bye, Role
+from trunkline_protocol.ids import Generation, PoolName
+
+from trunkline_broker.core.effects import Signal, Spawn
+from trunkline_broker.core.endings import Endings
+from trunkline_broker.core.hub import Hub, Timer, WorkerLost, WorkerServed
+from trunkline_broker.core.liveness import lease_ends_s
+from trunkline_broker.core.specs import PoolSpec
+from trunkline_broker.core.supervision import Pool, Slot
+from trunkline_broker.core.workers import Worker, WorkerState
+
+_TOKEN_BYTES = 32
+_REAP_S = 5.0  # a killed process that is still there is waiting for a disk or a debugger
+
+
+class Staffing:
+    """Starts, promotes, drains and stops workers."""
+
+    def __init__(self, hub: Hub, endings: Endings) -> None:
+        self._hub = hub
+        self._endings = endings
+
+    def fill(self, pool: Pool, now_s: float) -> None:
+        """Start a worker in every configured slot that has none and is not down."""
+        for number in range(pool.spec.replicas):
+            slot = pool.slot(number)
+            if slot.serving is None and slot.coming is None and slot.standby is None:
+                slot.coming = self.spawn(pool, slot, now_s).generation
+
+    def spawn(self, pool: Pool, slot: Slot, now_s: float, *, is_standby: bool = False) -> Worker:
+        """Start a worker process; the caller says in the slot what it is for."""
+        hub = self._hub
+        worker = Worker(
+            generation=hub.next_generation(),
+            spec=pool.spec,
+            slot=slot.number,
+            token=hub.draw(_TOKEN_BYTES),
+            started_s=now_s,
+            is_standby=is_standby,
+        )
+        hub.workers.add(worker)
+        hub.deadlines.clear((Timer.RESTART, (pool.spec.name, slot.number)))
+        hub.deadlines.set((Timer.START, worker.generation), now_s + pool.spec.start_timeout_s)
+        hub.out.append(
+            Spawn(
+                pool=worker.pool,
+                slot=worker.slot,
+                generation=worker.generation,
+                spec=worker.spec,
+                token=worker.token,
+                standby=is_standby,
+            )
+        )
+        hub.count("workers_spawned")
+        return worker
+
+    def on_spawned(self, generation: Generation, pid: int) -> None:
+        """Take note of the process of a worker."""
+        worker = self._hub.workers.get(generation)
+        if worker is not None:
+            worker.pid = pid
+            self._hub.log("info", "worker_spawned", self._hub.worker_fields(worker))
+
+    def on_ready(self, worker: Worker, now_s: float) -> None:
+        """A worker's first registrations are checked: its lease starts, and maybe its service."""
+        hub = self._hub
+        hub.deadlines.clear((Timer.START, worker.generation))
+        self.renew_lease(worker, now_s)
+        slot = self.slot_of(worker)
+        pool = hub.pools.get(worker.pool)
+        if pool is not None:
+            pool.has_served = True
+        if worker.state is WorkerState.DRAINING or slot is None:
+            self.drain(worker, now_s)
+        elif self._is_next(worker, slot):
+            self._serve(worker, slot, now_s)
+        elif slot.serving is None and worker.is_standby and hub.is_settling:
+            worker.enter(WorkerState.STANDBY)
+            hub.to_worker(worker, Role("standby"))
+        else:
+            self.drain(worker, now_s)
+
+    def settle(self, now_s: float) -> None:
+        """Let a standby of an older broker serve where nobody else does; dismiss the others."""
+        for worker in list(self._hub.workers):
+            if worker.state is WorkerState.STANDBY:
+                slot = self.slot_of(worker)
+                if slot is not None and slot.serving is None:
+                    self._serve(worker, slot, now_s)
+                else:
+                    self.drain(worker, now_s)
+
+    def renew_lease(self, worker: Worker, now_s: float) -> None:
+        """Start the liveness lease of a worker anew."""
+        worker.heard_s = now_s
+        self._hub.deadlines.set(
+            (Timer.LEASE, worker.generation), lease_ends_s(worker, self._lease_s(worker))
+        )
+
+    def drain(self, worker: Worker, now_s: float) -> None:
+        """Let a worker finish what it holds, by the deadline of its pool, and then leave."""
+        hub = self._hub
+        if worker.state is WorkerState.STOPPING:
+            return
+        worker.is_exit_asked = True
+        if worker.state is not WorkerState.DRAINING:
+            worker.enter(WorkerState.DRAINING)
+            hub.deadlines.set((Timer.DRAIN, worker.generation), now_s + worker.spec.drain_s)
+        hub.deadlines.clear((Timer.START, worker.generation))
+        hub.to_worker(worker, Role("draining"))
+        hub.drained.append(worker)
+
+    def leave_if_drained(self, worker: Worker, now_s: float) -> None:
+        """Dismiss a draining worker that holds nothing any more."""
+        hub = self._hub
+        is_here = hub.workers.get(worker.generation) is worker
+        # While it is not known what it holds, it holds something.
+        is_known = worker.generation not in hub.awaited
+        if is_here and worker.state is WorkerState.DRAINING and worker.is_drained() and is_known:
+            self.dismiss(worker, "drained", now_s)
+
+    def dismiss(self, worker: Worker, reason: str, now_s: float) -> None:
+        """Ask a worker to leave: BYE, TERM, and KILL after `stop_s`; its exit is expected."""
+        worker.is_exit_asked = True
+        self.oust(worker, reason, now_s)
+
+    def oust(self, worker: Worker, reason: str, now_s: float) -> None:
+        """Make a worker leave; unless that was asked for, its exit counts and is made good."""
+        hub = self._hub
+        if worker.state is WorkerState.STOPPING:
+            return
+        self._endings.lose(worker, f"adapter worker stopped: {reason}", now_s)
+        worker.trouble = worker.trouble or reason
+        worker.enter(WorkerState.STOPPING)
+        hub.log("info", "worker_leaves", {**hub.worker_fields(worker), "reason": reason})
+        for timer in (Timer.START, Timer.LEASE, Timer.DRAIN):
+            hub.deadlines.clear((timer, worker.generation))
+        hub.to_worker(worker, Bye(reason))
+        self._vacate(worker)
+        self.signal(worker, "TERM")
+        hub.deadlines.set((Timer.KILL, worker.generation), now_s + worker.spec.stop_s)
+
+    def kill(self, worker: Worker, reason: str, now_s: float) -> None:
+        """Kill a worker that does not react; its exit counts and is made good."""
+        if worker.state is WorkerState.STOPPING:
+            return
+        self._hub.count("workers_killed")
+        self._endings.lose(worker, f"adapter worker hangs: {reason}", now_s)
+        worker.trouble = reason
+        worker.enter(WorkerState.STOPPING)
+        for timer in (Timer.START, Timer.LEASE, Timer.DRAIN):
+            self._hub.deadlines.clear((timer, worker.generation))
+        self._vacate(worker)
+        if worker.is_child:
+            self.signal(worker, "KILL")
+            self._hub.deadlines.set((Timer.KILL, worker.generation), now_s + _REAP_S)
+            worker.is_killed = True
+        else:
+            self.on_exited(worker.generation, reason, (), now_s)
+
+    def signal(self, worker: Worker, name: str) -> None:
+        """Signal a process that a broker started; a manual worker is only told BYE."""
+        if worker.is_child and not worker.is_manual:
+            self._hub.out.append(Signal(worker.pool, worker.slot, worker.generation, name))
+
+    def on_kill_due(self, generation: Generation, now_s: float) -> None:
+        """Kill a worker that was told to leave and did not; give up on one that can't be killed."""
+        worker = self._hub.workers.get(generation)
+        if worker is None:
+            raise AssertionError("a worker that goes clears its deadlines")
+        if worker.is_child and not worker.is_manual and not worker.is_killed:
+            worker.is_killed = True
+            self.signal(worker, "KILL")
+            self._hub.deadlines.set((Timer.KILL, generation), now_s + _REAP_S)
+        else:
+            self.on_exited(generation, "no exit seen", (), now_s)
+
+    def on_start_due(self, generation: Generation, now_s: float) -> None:
+        """A worker was not ready in time."""
+        worker = self._hub.workers.get(generation)
+        if worker is None:
+            raise AssertionError("a worker that goes clears its deadlines")
+        timeout_s = worker.spec.start_timeout_s
+        self.oust(worker, worker.trouble or f"not ready within {timeout_s:g} s", now_s)
+
+    def on_lease_due(self, generation: Generation, now_s: float) -> None:
+        """Kill a worker that was silent for its whole lease; look again where it was not."""
+        worker = self._hub.workers.get(generation)
+        if worker is None:
+            raise AssertionError("a worker that goes clears its deadlines")
+        lease_s = self._lease_s(worker)
+        ends_s = lease_ends_s(worker, lease_s)
+        if ends_s > now_s:
+            self._hub.deadlines.set((Timer.LEASE, generation), ends_s)
+        else:
+            self.kill(worker, f"no frame for {lease_s:g} s", now_s)
+
+    def on_drain_due(self, generation: Generation, now_s: float) -> None:
+        """End what a draining worker still holds at its deadline."""
+        worker = self._hub.workers.get(generation)
+        if worker is None:
+            raise AssertionError("a worker that goes clears its deadlines")
+        self.dismiss(worker, f"not drained within {worker.spec.drain_s:g} s", now_s)
+
+    def on_restart_due(self, name: PoolName, number: int, now_s: float) -> None:
+        """Start the next worker of a slot."""
+        pool = self._hub.pools.get(name)
+        if pool is None or number not in pool.slots:
+            raise AssertionError("removing a slot clears its restart")
+        slot = pool.slots[number]
+        slot.restarts += 1
+        slot.coming = self.spawn(pool, slot, now_s).generation
+
+    def on_exited(
+        self, generation: Generation, text: str, tail: tuple[str, ...], now_s: float
+    ) -> None:
+        """A worker is gone: end what it held, and start another one if nobody asked for it."""
+        hub = self._hub
+        worker = hub.workers.get(generation)
+        if worker is None:
+            hub.count("exit_of_unknown_worker")
+            return
+        self._endings.lose(worker, f"adapter worker exited: {text}", now_s)
+        for timer in (Timer.START, Timer.LEASE, Timer.DRAIN, Timer.KILL):
+            hub.deadlines.clear((timer, generation))
+        hub.workers.remove(worker)
+        hub.awaited.discard(generation)
+        level = "info" if worker.is_exit_asked else "warning"
+        hub.log(level, "worker_exited", {**hub.worker_fields(worker), "exit": text})
+        reason = "; ".join(part for part in (worker.trouble, text) if part)
+        self._refill(worker, reason, tail, now_s)
+        hub.facts.append(WorkerLost(worker, _with_output(reason, tail)))
+
+    def slot_of(self, worker: Worker) -> Slot | None:
+        """Return the slot of a worker; `None` if the configuration has none any more."""
+        pool = self._hub.pools.get(worker.pool)
+        return pool.slots.get(worker.slot) if pool is not None else None
+
+    def close_slot(self, pool: Pool, number: int, now_s: float) -> None:
+        """Take a slot away: its workers drain and nothing is started there any more."""
+        slot = pool.slots.pop(number)
+        hub = self._hub
+        hub.deadlines.clear((Timer.RESTART, (pool.spec.name, number)))
+        for generation in (slot.serving, slot.suspended):
+            if generation is not None:
+                hub.registry.drop(generation)
+        for generation in (slot.serving, slot.coming, slot.standby):
+            worker = hub.workers.get(generation)
+            if worker is not None:
+                self.drain(worker, now_s)
+        hub.freed.update(hub.gates.waiting())
+
+    def _lease_s(self, worker: Worker) -> float:
+        return self._hub.spec.remote_lease_s if worker.is_remote else self._hub.spec.lease_s
+
+    def _is_next(self, worker: Worker, slot: Slot) -> bool:
+        """Tell whether this worker takes over the slot now that it is ready."""
+        if worker.generation in (slot.standby, slot.coming):
+            return True
+        if worker.is_standby:
+            return False
+        # Taken over from an older broker: the highest serving generation wins.
+        return slot.serving is None or (worker.was_serving and worker.generation > slot.serving)
+
+    def _serve(self, worker: Worker, slot: Slot, now_s: float) -> None:
+        """Cut over: exchange the whole route set in one step; what served before drains."""
+        hub = self._hub
+        old = hub.workers.get(slot.serving)
+        previous = slot.serving or slot.suspended
+        routes = hub.registry.routes
+        before = list(routes.keys_of(previous)) if previous is not None else []
+        hub.registry.commit(worker.pool, worker.generation, worker.offer, previous)
+        other = hub.workers.get(slot.coming)
+        slot.serving, slot.suspended, slot.down_reason = worker.generation, None, ""
+        slot.coming = None
+        if slot.standby == worker.generation:
+            slot.standby = None
+        hub.deadlines.clear((Timer.RESTART, (worker.pool, slot.number)))
+        worker.enter(WorkerState.SERVING)
+        worker.is_standby = False
+        hub.to_worker(worker, Role("serving"))
+        if old is not None:
+            self.drain(old, now_s)
+        if other is not None and other is not worker:
+            self.dismiss(other, "another worker serves its slot", now_s)
+        hub.announce_adapters()
+        hub.freed.update(hub.gates.waiting())
+        lost = tuple(key for key in before if routes.get(key) is None)
+        alive = old.running if old is not None else 0
+        hub.facts.append(WorkerServed(worker, old, alive, lost))
+        hub.log("info", "worker_serves", hub.worker_fields(worker))
+
+    def _vacate(self, worker: Worker) -> None:
+        """Take the routes of a serving worker that is about to go; calls for them wait."""
+        slot = self.slot_of(worker)
+        if slot is not None and slot.serving == worker.generation:
+            slot.serving = None
+            slot.suspended = worker.generation
+            self._hub.registry.suspend(worker.generation)
+
+    def _refill(self, worker: Worker, reason: str, tail: tuple[str, ...], now_s: float) -> None:
+        hub, generation = self._hub, worker.generation
+        self._vacate(worker)
+        pool, slot = hub.pools.get(worker.pool), self.slot_of(worker)
+        is_of_slot = slot is not None and generation in (slot.suspended, slot.coming, slot.standby)
+        if pool is None or slot is None or not is_of_slot:
+            return
+        if slot.standby == generation:
+            slot.standby = None
+            if slot.coming is not None or slot.serving is not None:
+                return
+        elif slot.coming == generation:
+            slot.coming = None
+        if worker.is_manual:
+            self._remove_manual(pool, slot)
+        elif not hub.is_draining and slot.standby is None and slot.serving is None:
+            slot.last_exit, slot.output_tail = reason, tail
+            self._restart(pool, slot, now_s)
+
+    def _restart(self, pool: Pool, slot: Slot, now_s: float) -> None:
+        hub = self._hub
+        delay_s = slot.on_exit(pool.spec.restart, now_s)
+        if delay_s is not None:
+            hub.deadlines.set((Timer.RESTART, (pool.spec.name, slot.number)), now_s + delay_s)
+            return
+        rule = pool.spec.restart
+        text = f"worker {pool.spec.name!r} ended more than {rule.intensity} times"
+        text = f"{text} in {rule.period_s:g} s; the last time: {slot.last_exit}"
+        self.take_down(pool, slot, _with_output(text, slot.output_tail))
+
+    def take_down(self, pool: Pool, slot: Slot, reason: str) -> None:
+        """Start nothing in a slot any more; its routes go and their callers hear the reason."""
+        hub = self._hub
+        slot.down_reason = reason
+        if slot.suspended is not None:
+            pool.lost_routes |= set(hub.registry.routes.keys_of(slot.suspended))
+            if hub.registry.drop(slot.suspended):
+                hub.announce_adapters()
+            slot.suspended = None
+        hub.freed.update(hub.gates.waiting())
+        hub.log("error", "slot_down", {"pool": pool.spec.name, "slot": slot.number})
+
+    def _remove_manual(self, pool: Pool, slot: Slot) -> None:
+        hub = self._hub
+        del pool.slots[slot.number]
+        if not pool.is_configured and not pool.slots:
+            hub.pools.remove(pool.spec.name)
+        if slot.suspended is not None and hub.registry.drop(slot.suspended):
+            hub.announce_adapters()
+        hub.freed.update(hub.gates.waiting())
+
+
+def _with_output(reason: str, tail: tuple[str, ...]) -> str:
+    return "\n".join((reason, *tail)) if tail else reason
+
+
+def manual_spec(pool: PoolName) -> PoolSpec:
+    """Return the bounds of a pool that manual workers make."""
+    return PoolSpec(name=pool, adapter="", replicas=0)
