@@ -1,0 +1,366 @@
+"""Worker processes for real: started, watched, signalled, reaped once, adopted.
+
+The "interpreter" of these pools is a script that does what a test wants of a worker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from trunkline_broker import outputs
+from trunkline_broker.core.effects import Adopt, Signal, Spawn
+from trunkline_broker.core.events import (
+    ClientExited,
+    Event,
+    ProcessExited,
+    ProcessSpawned,
+    SpawnFailed,
+)
+from trunkline_broker.core.specs import PoolSpec
+from trunkline_broker.hints import read_hints
+from trunkline_broker.paths import RunPaths
+from trunkline_broker.processes import Processes, alive
+from trunkline_broker.resources import worker_rules
+from trunkline_protocol.ids import Epoch, Generation, PoolName
+
+from tests.support.broker import run_directory
+from tests.support.loops import LOOPS, run_on
+from tests.support.processes import is_alive
+from tests.support.timing import until, until_async
+
+pytestmark = [pytest.mark.integration, pytest.mark.parametrize("loop", sorted(LOOPS))]
+POOL = PoolName("a")
+
+
+class Watched:
+    """A `Processes` with what it has reported."""
+
+    def __init__(self, root: Path) -> None:
+        self.paths = RunPaths(root / "run")
+        self.paths.prepare()
+        self.events: list[Event] = []
+        self.counts: list[str] = []
+        self.root = root
+        self.processes = self._fresh()
+
+    def _fresh(self) -> Processes:
+        environ = dict(os.environ) | {"CANARY": "x", "NAMED": "y"}
+        rules = worker_rules(0, 64)
+        return Processes(self.paths, self.events.append, self.counts.append, environ, 30.0, rules)
+
+    def restart(self) -> None:
+        """Forget everything, as a new broker would."""
+        self.processes.close()
+        self.processes = self._fresh()
+
+    def order(self, body: str, number: int = 1) -> Spawn:
+        """Return the order to start a worker that runs this Python text."""
+        script = self.root / f"worker{number}"
+        script.write_text(f"#!{sys.executable}\n{body}\n")
+        script.chmod(0o700)
+        spec = PoolSpec(POOL, "scripted", python=str(script), environment=("NAMED",))
+        return Spawn(POOL, 0, Generation(Epoch(10**9), number), spec, b"\x01\x02")
+
+    async def spawn(self, body: str, number: int = 1) -> tuple[Spawn, int]:
+        """Start a worker; return the order and its pid."""
+        order = self.order(body, number)
+        self.processes.spawn(order)
+        spawned = self.events[-1]
+        assert isinstance(spawned, ProcessSpawned), spawned
+        return order, spawned.pid
+
+    async def exited(self) -> ProcessExited:
+        """Wait for the next exit."""
+        return await until_async(
+            lambda: next((e for e in self.events if isinstance(e, ProcessExited)), None)
+        )
+
+    def output(self, order: Spawn) -> Path:
+        return outputs.output_path(self.paths.workers, POOL, 0, *order.generation)
+
+
+def a_sleeper() -> subprocess.Popen[bytes]:
+    """Return a process that does nothing for long."""
+    return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+
+
+def is_there(pid: int) -> bool:
+    """Say whether a process exists, a zombie included."""
+    return Path(f"/proc/{pid}").exists()
+
+
+@contextmanager
+def watched() -> Iterator[Watched]:
+    """Yield a fresh one on the running loop; nothing of it is left."""
+    with run_directory() as root:
+        it = Watched(root)
+        try:
+            yield it
+        finally:
+            it.processes.kill_all()
+            it.processes.close()
+
+
+def test_a_worker_gets_its_boot_document_and_little_else(loop: str) -> None:
+    """The document to its end on the descriptor, allowed variables, a session of its own."""
+
+    async def job() -> None:
+        with watched() as it:
+            body = """
+import json, os, sys, resource
+fd = int(sys.argv[sys.argv.index("--boot-fd") + 1])
+document = json.loads(open(fd).read())
+print(json.dumps([sys.argv[1:3], document, sorted(os.environ), os.getsid(0) == os.getpid(),
+    sorted(os.listdir("/proc/self/fd")), sys.stdin.read(),
+    resource.getrlimit(resource.RLIMIT_NOFILE)]))
+"""
+            order, _ = await it.spawn(body)
+            exited = await it.exited()
+            assert exited.exit_text == "status 0"
+            argv, document, names, leads, fds, stdin, files = json.loads(exited.output_tail[-1])
+            assert argv == ["-m", "trunkline_workers"]
+            assert document == {
+                "control": f"ipc://{it.paths.workers_control}",
+                "pool": "a",
+                "slot": 0,
+                "generation": [10**9, 1],
+                "token": "0102",
+                "adapter": "scripted",
+                "providers": [],
+                "options": {},
+                "standby": False,
+                "orphanTimeoutMs": 30000,
+            }
+            assert "NAMED" in names
+            assert "CANARY" not in names
+            assert leads
+            assert len(fds) == 4  # 0, 1, 2 and the one of listdir
+            assert stdin == ""
+            assert files == [64, 64]
+            assert it.output(order).stat().st_mode & 0o777 == 0o600
+
+    run_on(loop, job())
+
+
+@pytest.mark.parametrize(
+    ("body", "text"),
+    [
+        ("raise SystemExit(3)", "status 3"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGSEGV)", "signal 11 (SIGSEGV)"),
+        ("import os; os.kill(os.getpid(), 40)", "signal 40"),
+    ],
+)
+def test_an_exit_is_reported_once_and_nothing_is_left(loop: str, body: str, text: str) -> None:
+    """With how it ended and its last words; the hint file forgets it."""
+
+    async def job() -> None:
+        with watched() as it:
+            _, pid = await it.spawn("print('last words', flush=True)\n" + body)
+            exited = await it.exited()
+            assert exited.exit_text == text
+            assert exited.output_tail == ("last words",)
+            assert not is_there(pid)
+            assert read_hints(it.paths.hints) == []
+            await asyncio.sleep(0.05)
+            assert sum(isinstance(event, ProcessExited) for event in it.events) == 1
+
+    run_on(loop, job())
+
+
+def test_a_worker_that_can_not_be_started_is_reported(loop: str) -> None:
+    """The reason names the interpreter."""
+
+    async def job() -> None:
+        with watched() as it:
+            order = it.order("")
+            missing = replace(order, spec=replace(order.spec, python="/nowhere/python"))
+            it.processes.spawn(missing)
+            (event,) = it.events
+            assert isinstance(event, SpawnFailed)
+            assert "/nowhere/python" in event.reason
+
+    run_on(loop, job())
+
+
+def test_signals_reach_the_whole_group(loop: str) -> None:
+    """TERM may be handled; after KILL neither the worker nor its helper is left."""
+
+    async def job() -> None:
+        with watched() as it:
+            body = """
+import signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, lambda *_: print("term", flush=True))
+deaf = "import signal, time; signal.signal(15, signal.SIG_IGN); print('helping', flush=True)"
+helper = subprocess.Popen([sys.executable, "-c", deaf + "; time.sleep(600)"])
+print(helper.pid, flush=True)
+while True: time.sleep(600)
+"""
+            order, pid = await it.spawn(body)
+            lines = await until_async(
+                lambda: (t := outputs.last_lines(it.output(order))) and len(t) == 2 and t
+            )
+            helper = int(next(line for line in lines if line.isdigit()))
+            it.processes.signal(Signal(POOL, 0, order.generation, "TERM"))
+            await until_async(lambda: "term" in outputs.last_lines(it.output(order)))
+            assert is_alive(helper)
+            it.processes.signal(Signal(POOL, 0, order.generation, "KILL"))
+            assert (await it.exited()).exit_text == "signal 9 (SIGKILL)"
+            await until_async(lambda: not is_alive(helper))
+            assert not is_alive(pid)
+            it.processes.signal(Signal(POOL, 0, order.generation, "KILL"))  # late: nothing
+
+    run_on(loop, job())
+
+
+def test_a_helper_does_not_outlive_its_worker(loop: str) -> None:
+    """However the worker ends."""
+
+    async def job() -> None:
+        with watched() as it:
+            body = """
+import subprocess, sys
+helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+print(helper.pid, flush=True)
+import os; os._exit(0)
+"""
+            await it.spawn(body)
+            helper = int((await it.exited()).output_tail[0])
+            await until_async(lambda: not is_alive(helper))
+
+    run_on(loop, job())
+
+
+def test_the_next_broker_adopts_what_lives(loop: str) -> None:
+    """By the hint file; its end is noticed, its status is unknown, its output is still read."""
+
+    async def job() -> None:
+        with watched() as it:
+            order, pid = await it.spawn("print('alive', flush=True)\nimport time; time.sleep(600)")
+            await until_async(lambda: outputs.last_lines(it.output(order)))
+            it.restart()
+            (hint,) = alive(read_hints(it.paths.hints))
+            assert (hint.pid, hint.token) == (pid, "0102")
+            it.processes.remember([hint])
+            adopt = Adopt(POOL, 0, order.generation, pid, bytes.fromhex(hint.token))
+            it.processes.adopt(adopt)
+            it.processes.adopt(adopt)
+            assert alive(read_hints(it.paths.hints)) == [hint]
+            it.processes.signal(Signal(POOL, 0, order.generation, "KILL"))
+            # We are its parent in this test, so that it needs us to vanish.
+            await asyncio.to_thread(os.waitpid, pid, 0)
+            exited = await it.exited()
+            assert exited.exit_text == "unknown status"
+            assert exited.output_tail == ("alive",)
+
+    run_on(loop, job())
+
+
+def test_a_pid_that_was_used_again_is_not_adopted(loop: str) -> None:
+    """The process of that pid is another one: the worker is reported as gone, nobody is hurt."""
+
+    async def job() -> None:
+        with watched() as it:
+            order, pid = await it.spawn("import time; time.sleep(600)")
+            (hint,) = read_hints(it.paths.hints)
+            it.processes.remember([hint.model_copy(update={"started_ticks": 1})])
+            other = Generation(Epoch(1), 1)
+            it.processes.adopt(Adopt(POOL, 0, other, pid))
+            assert it.events[-1] == ProcessExited(POOL, 0, other, "unknown status")
+            assert is_alive(pid)
+            it.processes.adopt(Adopt(POOL, 0, other, 2**22 + 1))
+            assert it.events[-1] == ProcessExited(POOL, 0, other, "unknown status")
+            it.processes.signal(Signal(POOL, 0, order.generation, "KILL"))
+            await it.exited()
+
+    run_on(loop, job())
+
+
+def test_a_worker_started_by_hand_is_signalled_alone(loop: str) -> None:
+    """It shares its group with others."""
+
+    async def job() -> None:
+        with watched() as it:
+            by_hand, beside = a_sleeper(), a_sleeper()
+            try:
+                generation = Generation(Epoch(0), 0)
+                it.processes.adopt(Adopt(POOL, 0, generation, by_hand.pid))
+                it.processes.signal(Signal(POOL, 0, generation, "TERM"))
+                assert await asyncio.to_thread(by_hand.wait) == -signal.SIGTERM
+                await it.exited()
+                assert is_alive(beside.pid)
+            finally:
+                for child in (by_hand, beside):
+                    child.kill()
+                    child.wait()
+
+    run_on(loop, job())
+
+
+def test_a_client_s_end_is_noticed(loop: str) -> None:
+    """At once; also if it ended before it was watched; not after it was unwatched."""
+
+    async def job() -> None:
+        with watched() as it:
+            watched_one, unwatched = a_sleeper(), a_sleeper()
+            for child in (watched_one, unwatched):
+                it.processes.watch_client(child.pid)
+                it.processes.watch_client(child.pid)
+            it.processes.unwatch_client(unwatched.pid)
+            it.processes.unwatch_client(unwatched.pid)
+            for child in (unwatched, watched_one):
+                child.kill()
+                await asyncio.to_thread(child.wait)
+            await until_async(lambda: it.events == [ClientExited(watched_one.pid)])
+            it.processes.watch_client(unwatched.pid)
+            assert it.events[-1] == ClientExited(unwatched.pid)
+
+    run_on(loop, job())
+
+
+def test_output_beyond_the_limit_is_cut(loop: str) -> None:
+    """A worker that prints for ever keeps two files of bounded size; it is never blocked."""
+
+    async def job() -> None:
+        with watched() as it:
+            body = """
+line = "x" * 1000
+for _ in range(3000): print(line)
+print("done", flush=True)
+import time; time.sleep(600)
+"""
+            order, _ = await it.spawn(body)
+            await until_async(lambda: "output.cut" in it.counts)
+            path = it.output(order)
+            until(lambda: outputs.last_lines(path)[-1:] == ("done",))
+            kept = [path, path.with_suffix(".old")]
+            assert all(f.stat().st_size <= outputs.OUTPUT_LIMIT_BYTES for f in kept)
+
+    run_on(loop, job())
+
+
+def test_without_room_for_output_a_worker_still_runs(loop: str) -> None:
+    """Disk full: what it prints is lost and counted, and the hint file too."""
+
+    async def job() -> None:
+        with watched() as it:
+            limit = resource.getrlimit(resource.RLIMIT_FSIZE)
+            it.paths.workers.chmod(0o700)
+            it.paths.workers.rename(it.root / "elsewhere")  # nothing can be created in it
+            it.paths.hints.with_suffix(".new").mkdir()
+            _, pid = await it.spawn("print('unheard'); import time; time.sleep(600)")
+            assert is_alive(pid)
+            assert it.counts == ["output.lost", "hints.lost"]
+            assert limit == resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    run_on(loop, job())
