@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from trunkline_workers.adapter import AdapterContext, LlmAdapter
 from trunkline_workers.runtime import WorkerRuntime
@@ -65,11 +65,11 @@ def load_entry(name: str) -> Entry:
             f"no adapter {name!r}; known: {known}; or module:Class, or path/file.py:Class"
         )
     module = _file_module(Path(where)) if where.endswith(".py") else _module(where, name)
-    found = cast("object", getattr(module, attribute, None))
+    found: Any = getattr(module, attribute, None)
+    if inspect.iscoroutinefunction(found):
+        return Entry(setup=cast("Setup", found))
     if isinstance(found, type) and issubclass(found, LlmAdapter):
         return Entry(adapter=found)
-    if callable(found) and inspect.iscoroutinefunction(cast("Setup", found)):
-        return Entry(setup=cast("Setup", found))
     raise AdapterNotFoundError(
         f"{target}: not a subclass of LlmAdapter and not an async function"
         if found is not None

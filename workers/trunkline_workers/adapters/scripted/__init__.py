@@ -1,0 +1,1 @@
+"""The fake provider: plays a script with pace, errors, stalls, garbage and crashes."""
