@@ -1,1 +1,198 @@
-"""See ARCHITECTURE.md."""
+"""Trunkline's client: stream model calls through the broker of this machine.
+
+    import trunkline
+
+    async with trunkline.connect() as llm:
+        async for chunk in llm.stream(provider="scripted", model="demo", messages="Hi"):
+            ...
+
+Names are loaded when they are first used, so that importing the package costs nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from trunkline_protocol.assembler import BlockAssembler
+    from trunkline_protocol.chunks import (
+        BlockEnd,
+        BlockStart,
+        Finish,
+        ReasoningDelta,
+        StreamChunk,
+        TextDelta,
+        ToolCallDelta,
+        Usage,
+        chunk_from_dict,
+        chunk_to_dict,
+        is_token_delta,
+    )
+    from trunkline_protocol.codes import Code
+    from trunkline_protocol.content import (
+        ContentBlock,
+        ImageBlock,
+        ReasoningBlock,
+        TextBlock,
+        ToolCallBlock,
+        ToolResultBlock,
+    )
+    from trunkline_protocol.failure import (
+        LlmError,
+        LlmFailure,
+        LocalProtocolError,
+        ProtocolError,
+        RemoteProtocolError,
+        TrunklineError,
+    )
+    from trunkline_protocol.finish import FinishReason, ReplayEnvelope, TokenUsage
+    from trunkline_protocol.messages import (
+        Message,
+        MessageSource,
+        create_assistant_message,
+        create_message,
+        create_tool_result_message,
+        create_user_message,
+    )
+    from trunkline_protocol.models import LlmModelInfo, LlmProviderInfo, LlmResolvedModelInfo
+    from trunkline_protocol.options import GenerateOptions, LlmCallConfig, ToolSchema
+    from trunkline_protocol.retry_policy import (
+        AlwaysRetryPolicy,
+        NormalRetryPolicy,
+        ResolvedRetryPolicy,
+    )
+    from trunkline_protocol.version import __version__
+
+    from trunkline.core.effects import RetryNotice
+    from trunkline.errors import BrokerRefusedError, BrokerUnreachableError, ForkedClientError
+    from trunkline.runtime import LlmRuntime, connect
+    from trunkline.stream import BlockStream, GenerateResult, RetryEvent, ServedBy, Stream
+
+__all__ = [
+    "AlwaysRetryPolicy",
+    "BlockAssembler",
+    "BlockEnd",
+    "BlockStart",
+    "BlockStream",
+    "BrokerRefusedError",
+    "BrokerUnreachableError",
+    "Code",
+    "ContentBlock",
+    "Finish",
+    "FinishReason",
+    "ForkedClientError",
+    "GenerateOptions",
+    "GenerateResult",
+    "ImageBlock",
+    "LlmCallConfig",
+    "LlmError",
+    "LlmFailure",
+    "LlmModelInfo",
+    "LlmProviderInfo",
+    "LlmResolvedModelInfo",
+    "LlmRuntime",
+    "LocalProtocolError",
+    "Message",
+    "MessageSource",
+    "NormalRetryPolicy",
+    "ProtocolError",
+    "ReasoningBlock",
+    "ReasoningDelta",
+    "RemoteProtocolError",
+    "ReplayEnvelope",
+    "ResolvedRetryPolicy",
+    "RetryEvent",
+    "RetryNotice",
+    "ServedBy",
+    "Stream",
+    "StreamChunk",
+    "TextBlock",
+    "TextDelta",
+    "TokenUsage",
+    "ToolCallBlock",
+    "ToolCallDelta",
+    "ToolResultBlock",
+    "ToolSchema",
+    "TrunklineError",
+    "Usage",
+    "__version__",
+    "chunk_from_dict",
+    "chunk_to_dict",
+    "connect",
+    "create_assistant_message",
+    "create_message",
+    "create_tool_result_message",
+    "create_user_message",
+    "is_token_delta",
+]
+
+_MODULES: Final = {
+    "trunkline_protocol.assembler": ("BlockAssembler",),
+    "trunkline_protocol.chunks": (
+        "BlockEnd",
+        "BlockStart",
+        "Finish",
+        "ReasoningDelta",
+        "StreamChunk",
+        "TextDelta",
+        "ToolCallDelta",
+        "Usage",
+        "chunk_from_dict",
+        "chunk_to_dict",
+        "is_token_delta",
+    ),
+    "trunkline_protocol.codes": ("Code",),
+    "trunkline_protocol.content": (
+        "ContentBlock",
+        "ImageBlock",
+        "ReasoningBlock",
+        "TextBlock",
+        "ToolCallBlock",
+        "ToolResultBlock",
+    ),
+    "trunkline_protocol.failure": (
+        "LlmError",
+        "LlmFailure",
+        "LocalProtocolError",
+        "ProtocolError",
+        "RemoteProtocolError",
+        "TrunklineError",
+    ),
+    "trunkline_protocol.finish": ("FinishReason", "ReplayEnvelope", "TokenUsage"),
+    "trunkline_protocol.messages": (
+        "Message",
+        "MessageSource",
+        "create_assistant_message",
+        "create_message",
+        "create_tool_result_message",
+        "create_user_message",
+    ),
+    "trunkline_protocol.models": ("LlmModelInfo", "LlmProviderInfo", "LlmResolvedModelInfo"),
+    "trunkline_protocol.options": ("GenerateOptions", "LlmCallConfig", "ToolSchema"),
+    "trunkline_protocol.retry_policy": (
+        "AlwaysRetryPolicy",
+        "NormalRetryPolicy",
+        "ResolvedRetryPolicy",
+    ),
+    "trunkline_protocol.version": ("__version__",),
+    "trunkline.core.effects": ("RetryNotice",),
+    "trunkline.errors": ("BrokerRefusedError", "BrokerUnreachableError", "ForkedClientError"),
+    "trunkline.runtime": ("LlmRuntime", "connect"),
+    "trunkline.stream": ("BlockStream", "GenerateResult", "RetryEvent", "ServedBy", "Stream"),
+}
+_HOMES: Final = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a public name from the module that defines it."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

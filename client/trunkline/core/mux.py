@@ -138,14 +138,18 @@ class Mux:
 
     # --- the application -----------------------------------------------------------------------
 
-    def open(self, request: CallRequest, now_s: float) -> tuple[StreamState, Effects]:
+    def new_call_id(self) -> CallId:
+        """Return an id for `open`."""
+        return self._drawn.call_id()
+
+    def open(self, call: CallId, request: CallRequest, now_s: float) -> tuple[StreamState, Effects]:
         """Begin a call; it waits here while no broker answers.
 
         Returns:
             The call, and effects. It is over already, with `OVERLOADED`, beyond
             `MAX_OPEN_CALLS_PER_CLIENT`.
         """
-        stream = StreamState(self._drawn.call_id(), request, self._drawn.stream_key(), now_s)
+        stream = StreamState(call, request, self._drawn.stream_key(), now_s)
         if len(self._calls) >= limits.MAX_OPEN_CALLS_PER_CLIENT or self._link.has_given_up:
             return stream, stream.give_up(self._refusal())
         self._calls[stream.call] = stream

@@ -114,6 +114,7 @@ class StreamState:
         call: its id.
         request: what was asked.
         attempt: number of the current one; in BACKOFF the one that is offered.
+        begun: attempts that were opened.
         stream_key: of the current attempt.
         phase: assigned in this file only.
         intake: what has arrived of the current attempt.
@@ -121,7 +122,7 @@ class StreamState:
         served_by: who serves it; `None` before the broker said so.
         is_over: the application gets nothing beyond what waits in `intake`.
         was_sent: the broker may know of the call; set by `mux` when an `OPEN` goes out.
-        opened_s: when the current attempt was begun.
+        opened_s: when the current attempt was begun, or offered.
         scheduled_s: for `mux`, when it looks at the call again.
     """
 
@@ -137,6 +138,7 @@ class StreamState:
         "_restated_s",
         "assembly",
         "attempt",
+        "begun",
         "call",
         "intake",
         "is_over",
@@ -157,6 +159,7 @@ class StreamState:
         self.request = request
         self.woken: Effects = (Wake(call),)
         self.attempt = 0
+        self.begun = 1
         self.served_by: ServedBy | None = None
         self.is_over = False
         self.was_sent = False
@@ -359,7 +362,10 @@ class StreamState:
         """Take the confirmation of `OPEN`."""
         if self.phase is Phase.CANCELLING:
             return [Send(Cancel(self.call, self.attempt))]
-        if self.phase in {Phase.OPENING, Phase.BACKOFF}:  # BACKOFF: the re-offer was started
+        if self.phase is Phase.BACKOFF:  # a re-offer of which the delay was over
+            self.begun += 1
+            self.phase = Phase.OPENING
+        if self.phase is Phase.OPENING:
             self.phase = Phase.OPEN
             self._restated_s = now_s
         return NOTHING
@@ -471,6 +477,7 @@ class StreamState:
         if self.phase is not Phase.BACKOFF or notice is None or notice.retry_id != frame.retry_id:
             return NOTHING
         self._begin(self.stream_key, now_s)
+        self.begun += 1
         return [RetryBegan(self.call, notice), *self._open(now_s)]
 
     # --- saying it again -----------------------------------------------------------------------
@@ -479,7 +486,8 @@ class StreamState:
         """Send `OPEN`, and again with growing pauses until it is confirmed."""
         offer = None
         if self.phase is Phase.BACKOFF and self._notice is not None:
-            offer = _offer(self._notice)
+            left_ms = self._notice.delay_ms - (now_s - self.opened_s) * 1000
+            offer = _offer(self._notice, max(0.0, left_ms))
         self._repeat_at_s = now_s + self._repeat_s
         request = self.request
         frame = Open(
@@ -632,14 +640,11 @@ def _notice(frame: Retry) -> RetryNotice:
     )
 
 
-def _offer(notice: RetryNotice) -> dict[str, Any]:
-    """Return what a new broker must know to go on with a retry (SPEC 6)."""
+def _offer(notice: RetryNotice, left_ms: float) -> dict[str, Any]:
+    """Return what a new broker must know to go on with a retry; `left_ms` of its delay is left."""
     return {
         "retryId": notice.retry_id,
-        "mode": notice.mode,
         "policyKey": notice.policy_key,
         "retry": notice.retry,
-        "maxRetries": notice.max_retries,
-        "delayMs": notice.delay_ms,
-        "failure": notice.failure.to_dict(),
+        "delayMs": left_ms,
     }
