@@ -57,7 +57,7 @@ class Receiver(Protocol):
         ...
 
     def on_gone(self, peer: bytes) -> None:
-        """Take note that a peer's connection is over, or as good as over."""
+        """Take note that a peer's connection is over, or as good as over; also during `send`."""
         ...
 
     def on_count(self, name: str) -> None:
@@ -151,9 +151,9 @@ class Router:
             self._on_readable()
 
     def _take(self, head: zmq.Frame) -> None:
-        peer = head.bytes
-        known = self._note(peer, head.get(zmq.SRCFD))
+        peer, fd = head.bytes, head.get(zmq.SRCFD)
         parts = self._parts()
+        known = self._note(peer, fd)
         try:
             frame = decode(parts, self._way)
         except RemoteProtocolError as exc:
@@ -190,8 +190,7 @@ class Router:
         here.discard(peer)
         if not here:
             del self._by_fd[known.fd]
-        # Later, not now: the caller is in the middle of performing effects.
-        self._loop.call_soon(self._to.on_gone, peer)
+        self._to.on_gone(peer)
 
     def _on_monitor(self) -> None:
         # Until EVENTS says there is nothing: the monitor's descriptor is edge-triggered too.

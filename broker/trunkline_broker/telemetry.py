@@ -83,8 +83,14 @@ class _Formatter(logging.Formatter):
         if self._is_json:
             head = {"at": at, "level": record.levelname.lower(), "event": text}
             return json.dumps(head | dict(fields), default=str)
-        tail = " ".join(f"{key}={value}" for key, value in fields.items())
+        tail = " ".join(f"{key}={_shown(value)}" for key, value in fields.items())
         return f"{at} {record.levelname.lower():7} {text} {tail}".rstrip()
+
+
+def _shown(value: object) -> str:
+    """Return a value as one word, so that nothing in it looks like a line or field of its own."""
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return text if text.isprintable() and not set(text) & set(' ="') else json.dumps(text)
 
 
 class _LineHandler(logging.Handler):

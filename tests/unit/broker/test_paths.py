@@ -6,6 +6,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from trunkline.endpoint import default_endpoint
 from trunkline_broker.paths import (
     MAX_SOCKET_PATH_BYTES,
     RunDirError,
@@ -80,3 +81,18 @@ def test_names(tmp_path: Path) -> None:
         "broker.log",
     )
     assert ipc(paths.control) == f"ipc://{tmp_path}/control"
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"TRUNKLINE_RUN_DIR": "~/x", "HOME": "/c"},
+        {"TRUNKLINE_RUN_DIR": "relative", "HOME": "/c"},
+        {"XDG_RUNTIME_DIR": "/b", "HOME": "/c"},
+        {"HOME": "/c"},
+        {},
+    ],
+)
+def test_clients_compute_the_same_address(environ: dict[str, str]) -> None:
+    """The packages do not import each other, so only a test can compare them."""
+    assert default_endpoint(environ) == ipc(RunPaths(default_run_dir(environ)).control)

@@ -29,12 +29,12 @@ def test_pretty_lines_are_for_people(tmp_path: Path) -> None:
     path = tmp_path / "log"
     fd = os.open(path, os.O_WRONLY | os.O_CREAT)
     telemetry = Telemetry(fd, "pretty", "debug")
-    telemetry.log("warning", "worker_exited", {"pool": "a"})
+    telemetry.log("warning", "worker_exited", {"pool": "a", "why": "x\ny z=1"})
     telemetry.crash("broken", ValueError("why"))
     telemetry.close()
     os.close(fd)
     text = path.read_text()
-    assert "warning worker_exited pool=a" in text
+    assert r'warning worker_exited pool=a why="x\ny z=1"' in text
     assert "ValueError: why" in text
 
 
