@@ -91,6 +91,9 @@ class Connection:
         self._loop.add_reader(self._monitor.FD, self._read_monitor)
         self._loop.add_reader(self._control.FD, self.drain_control)
         self._control.connect(endpoint)
+        # Connecting may swallow the first signal, as sending may: look once without one.
+        self._loop.call_soon(self._read_monitor)
+        self._call_control_soon()
 
     def _socket(self, endpoint: str, max_part_bytes: int) -> zmq.Socket[bytes]:
         socket = _context().socket(zmq.DEALER)
@@ -127,6 +130,7 @@ class Connection:
         lane.setsockopt(zmq.RCVHWM, 0)  # credit is the bound
         self._loop.add_reader(lane.FD, self.drain_lane)
         lane.connect(endpoint)
+        self._call_lane_soon()  # as for control
 
     def _close_lane(self) -> None:
         if self._lane is not None:

@@ -21,6 +21,9 @@ from trunkline_protocol.limits import (
 from trunkline.core.effects import NOTHING, Effects, OpenLane, Rejected, Send
 
 _NEVER_S: Final = float("inf")
+# A lane socket that is still connecting is unknown to the broker, and an echo for it vanishes: the
+# same probe is said again after this, then twice this, and so on.
+_PROBE_AGAIN_S: Final = 0.002
 
 
 class LinkPhase(Enum):
@@ -51,7 +54,9 @@ class Link:
         "_hello_pause_s",
         "_nonce",
         "_probe_at_s",
+        "_probe_patience_s",
         "_probe_pause_s",
+        "_probe_until_s",
         "_proven_s",
         "epoch",
         "heard_s",
@@ -70,8 +75,9 @@ class Link:
         self._hello_at_s = _NEVER_S
         self._hello_pause_s = REPEAT_AFTER_S
         self._nonce: int | None = None
-        self._probe_at_s = _NEVER_S
-        self._probe_pause_s = PROBE_TIMEOUT_S
+        self._probe_at_s = self._probe_until_s = _NEVER_S
+        self._probe_pause_s = _PROBE_AGAIN_S
+        self._probe_patience_s = PROBE_TIMEOUT_S
         self._proven_s = now_s
 
     @property
@@ -137,7 +143,7 @@ class Link:
         self.phase = LinkPhase.PROVING
         self.is_restarting = False
         self._hello_at_s = _NEVER_S
-        self._probe_pause_s = PROBE_TIMEOUT_S
+        self._probe_patience_s = PROBE_TIMEOUT_S
         effects: Effects = NOTHING
         if frame.lane != self.lane:
             self.lane = frame.lane
@@ -157,7 +163,7 @@ class Link:
             return False
         self._nonce = None
         self._probe_at_s = _NEVER_S
-        self._probe_pause_s = PROBE_TIMEOUT_S
+        self._probe_patience_s = PROBE_TIMEOUT_S
         self._proven_s = now_s
         if self.phase is LinkPhase.PROVING:
             self.phase = LinkPhase.UP
@@ -176,15 +182,19 @@ class Link:
         return min(self._hello_at_s, self._probe_at_s)
 
     def on_tick(self, nonce: int, now_s: float) -> Effects:
-        """Repeat `HELLO`; replace a lane that did not echo and probe the new one."""
+        """Repeat `HELLO` or a probe; replace a lane that did not echo and probe the new one."""
         if now_s >= self._hello_at_s:
             self._hello_pause_s = min(2 * self._hello_pause_s, REPEAT_MAX_S)
             self._hello_at_s = now_s + self._hello_pause_s
             return [Send(self._hello)]
-        if now_s >= self._probe_at_s:
-            self._probe_pause_s = min(2 * self._probe_pause_s, REPEAT_MAX_S)
+        if self._nonce is None or now_s < self._probe_at_s:
+            return NOTHING
+        if now_s >= self._probe_until_s:
+            self._probe_patience_s = min(2 * self._probe_patience_s, REPEAT_MAX_S)
             return [OpenLane(self.lane), *self._probe(nonce, now_s)]
-        return NOTHING
+        self._probe_pause_s *= 2
+        self._probe_at_s = min(now_s + self._probe_pause_s, self._probe_until_s)
+        return [Send(Probe(self._nonce))]
 
     def extend(self, lateness_s: float) -> None:
         """Do not count time in which this process did not run as silence of the broker."""
@@ -206,5 +216,7 @@ class Link:
 
     def _probe(self, nonce: int, now_s: float) -> Effects:
         self._nonce = nonce
-        self._probe_at_s = now_s + self._probe_pause_s
+        self._probe_pause_s = _PROBE_AGAIN_S
+        self._probe_at_s = now_s + _PROBE_AGAIN_S
+        self._probe_until_s = now_s + self._probe_patience_s
         return [Send(Probe(nonce))]

@@ -335,8 +335,8 @@ class Mux:
         now_s: float,
     ) -> Effects:
         stream = self._calls.get(frame.call)
-        if stream is None:
-            return [Count("frames_of_unknown_calls")]
+        if stream is None:  # the lane's finish usually comes before ENDED does
+            return NOTHING if type(frame) is Ended else [Count("frames_of_unknown_calls")]
         # An offer names the next attempt; everything else must name the current one.
         is_next = type(frame) is Retry and stream.phase is not Phase.BACKOFF
         if frame.attempt != stream.attempt + is_next:
