@@ -170,18 +170,8 @@ def bound_context_summary(summary: str) -> str:
     The bound counts UTF-16 units, as the pinned values do; a character outside the basic plane has
     two and is never split.
     """
-    if _units(summary) <= CONTEXT_SUMMARY_MAX_UNITS:
+    encoded = summary.encode("utf-16-le", "surrogatepass")  # two bytes for each unit
+    if len(encoded) <= 2 * CONTEXT_SUMMARY_MAX_UNITS:
         return summary
-    kept: list[str] = []
-    left = CONTEXT_SUMMARY_MAX_UNITS - 1  # one for the ellipsis
-    for char in summary:
-        left -= _units(char)
-        if left < 0:
-            break
-        kept.append(char)
-    return "".join(kept) + "\u2026"
-
-
-def _units(text: str) -> int:
-    """Count UTF-16 units."""
-    return len(text) + sum(1 for char in text if char > "\uffff")
+    kept = encoded[: 2 * (CONTEXT_SUMMARY_MAX_UNITS - 1)]  # one unit for the ellipsis
+    return kept.decode("utf-16-le", "ignore") + "\u2026"  # half a character at the end goes
