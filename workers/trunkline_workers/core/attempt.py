@@ -175,7 +175,7 @@ class Attempt:
             size = len(frame)
             if size <= MAX_LANE_FRAME_BYTES:
                 if size * 2 < MAX_LANE_FRAME_BYTES:
-                    self._fit = min(MAX_LANE_CHUNKS, max(self._fit, count * 2))
+                    self._fit = min(MAX_LANE_CHUNKS, self._fit * 2)
                 return frame, count
             if count == 1:
                 if size <= MAX_LANE_BODY_BYTES:

@@ -95,6 +95,13 @@ class WorkerCalls:
         """Attempts that only wait to be received."""
         return len(self._tails)
 
+    def queues(self) -> dict[str, int]:
+        """Return what is held in memory: chunks that wait for credit, bytes that may be resent."""
+        return {
+            "waitingChunks": sum(found.pending_count for found in self._held.values()),
+            "keptBytes": sum(found.kept_bytes for found in self._held.values()),
+        }
+
     def progress(self) -> tuple[Progress, ...]:
         """Return how far each attempt with unreceived chunks was sent; the oldest first."""
         entries = (

@@ -203,6 +203,7 @@ class WorkerCore:
             "running": self.calls.running_count,
             "tails": self.calls.tail_count,
             "leases": len(self._lease_ids()),
+            "queues": self.calls.queues(),
             "routes": self.load.to_dict(),
         }
         return [*effects, SendControl(Heartbeat(self.calls.progress(), load))]

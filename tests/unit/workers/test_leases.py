@@ -1,0 +1,46 @@
+"""Leases of prepared calls."""
+
+from __future__ import annotations
+
+import pytest
+from trunkline_protocol.ids import LeaseId
+from trunkline_workers.core import leases as leases_module
+from trunkline_workers.core.leases import LEASE_FOR_S, Leases
+
+ONE, TWO = LeaseId(b"1" * 16), LeaseId(b"2" * 16)
+
+
+def test_a_lease_gives_its_value_once() -> None:
+    leases: Leases[str] = Leases()
+    assert leases.grant(ONE, "call", 0.0)
+    assert leases.ids() == (ONE,)
+    assert leases.take(ONE, 1.0) == "call"
+    assert leases.take(ONE, 1.0) is None
+    assert leases.ids() == ()
+
+
+def test_a_lease_runs_out() -> None:
+    leases: Leases[str] = Leases()
+    leases.grant(ONE, "call", 0.0)
+    leases.grant(TWO, "other", 10.0)
+    assert leases.take(ONE, LEASE_FOR_S) is None
+    leases.grant(ONE, "call", 20.0)
+    leases.on_tick(LEASE_FOR_S + 10.0)
+    assert leases.ids() == (ONE,)
+
+
+def test_a_released_lease_gives_nothing() -> None:
+    leases: Leases[str] = Leases()
+    leases.grant(ONE, "call", 0.0)
+    leases.release(ONE)
+    leases.release(ONE)
+    assert leases.take(ONE, 0.0) is None
+    leases.on_tick(1e6)
+
+
+def test_leases_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases_module, "MAX_LEASES", 1)
+    leases: Leases[str] = Leases()
+    assert leases.grant(ONE, "call", 0.0)
+    assert not leases.grant(TWO, "call", 0.0)
+    assert leases.ids() == (ONE,)

@@ -1,0 +1,174 @@
+"""Greeting, registrations, roles and the orphan timeout of a worker."""
+
+from __future__ import annotations
+
+import pytest
+from trunkline_protocol.frames import (
+    Committed,
+    Refused,
+    Register,
+    Registered,
+    Registrations,
+    Role,
+)
+from trunkline_protocol.ids import Epoch, Generation, PoolName
+from trunkline_workers.core.effects import ConnectLane, Count, Exit, OpenAdapter, Resolve
+from trunkline_workers.core.link import (
+    EXIT_ORPHANED,
+    EXIT_REFUSED,
+    BrokerLink,
+    RegistrationSet,
+    WorkerIdentity,
+)
+
+from tests.unit.workers.a_worker import control, kinds
+
+BORN = Generation(Epoch(7), 3)
+ROUTES = RegistrationSet(({"adapter": 0, "routes": []},))
+
+
+def a_link(*, is_standby: bool = False, orphan_timeout_s: float = 30.0) -> BrokerLink:
+    identity = WorkerIdentity(PoolName("p"), 1, BORN, 99, b"secret", is_standby)
+    return BrokerLink(identity, 0.0, orphan_timeout_s)
+
+
+def registered(epoch: int = 7, orphan_timeout_ms: int = 0) -> Registered:
+    return Registered(Epoch(epoch), "ipc://lane", BORN, orphan_timeout_ms)
+
+
+def a_ready_link() -> BrokerLink:
+    link = a_link()
+    link.register()
+    link.on_registered(registered())
+    request, _ = link.ask(ROUTES)
+    link.on_committed(Committed(request))
+    return link
+
+
+def test_the_greeting_says_who_speaks_and_proves_it() -> None:
+    (frame,) = control(a_link(is_standby=True).register())
+    assert isinstance(frame, Register)
+    assert (frame.pool, frame.slot, frame.generation, frame.pid) == ("p", 1, BORN, 99)
+    assert (frame.role, frame.token) == ("standby", b"secret")
+
+
+def test_the_first_answer_connects_the_lane_and_opens_the_adapter_once() -> None:
+    link = a_link()
+    link.register()
+    assert link.on_registered(registered()) == [ConnectLane("ipc://lane"), OpenAdapter()]
+    assert link.is_registered
+    assert link.on_registered(registered()) == [ConnectLane("ipc://lane")]
+
+
+def test_a_worker_started_by_hand_takes_the_generation_it_is_given() -> None:
+    link = BrokerLink(WorkerIdentity(PoolName("p"), 0, Generation(Epoch(0), 0), 1), 0.0)
+    link.on_registered(registered())
+    assert link.identity.generation == BORN
+    assert control(link.register())[0].generation == BORN
+
+
+def test_a_new_epoch_gets_the_registrations_again() -> None:
+    link = a_ready_link()
+    link.register()
+    effects = link.on_registered(registered(epoch=8))
+    assert kinds(effects) == ["ConnectLane", "SendControl"]
+    (frame,) = control(effects)
+    assert isinstance(frame, Registrations)
+    assert frame.adapters == ROUTES.adapters
+
+
+def test_an_undecided_request_is_repeated_rather_than_the_old_set() -> None:
+    link = a_ready_link()
+    wanted = RegistrationSet((), (), ("ns",))
+    request, effects = link.ask(wanted)
+    assert control(effects)[0].discovery == ("ns",)
+    link.register()
+    (frame,) = control(link.on_registered(registered(epoch=8)))
+    assert (frame.request, frame.discovery) == (request, ("ns",))
+
+
+def test_a_request_while_no_broker_listens_is_sent_with_the_next_greeting() -> None:
+    link = a_ready_link()
+    link.register()
+    request, effects = link.ask(ROUTES)
+    assert effects == []
+    assert control(link.on_registered(registered()))[0].request == request
+
+
+def test_requests_are_decided_once() -> None:
+    link = a_ready_link()
+    request, _ = link.ask(ROUTES)
+    assert link.on_committed(Committed(request - 1)) == []
+    assert link.on_committed(Committed(request)) == [Resolve(request)]
+    assert link.on_committed(Committed(request)) == []
+
+
+def test_a_refused_request_leaves_the_old_set_in_force() -> None:
+    link = a_ready_link()
+    request, _ = link.ask(RegistrationSet(()))
+    refused = Refused("DUPLICATE_ADAPTER", "taken", request=request)
+    assert link.on_refused(refused) == [Resolve(request, "DUPLICATE_ADAPTER", "taken")]
+    assert link.on_refused(refused) == []
+    link.register()
+    assert control(link.on_registered(registered()))[0].adapters == ROUTES.adapters
+
+
+def test_two_undecided_requests_are_our_own_mistake() -> None:
+    link = a_ready_link()
+    link.ask(ROUTES)
+    with pytest.raises(AssertionError):
+        link.ask(ROUTES)
+
+
+def test_a_grant_that_a_new_broker_takes_back_ends_the_worker() -> None:
+    link = a_ready_link()
+    (effect,) = link.on_refused(Refused("DUPLICATE_ADAPTER", "taken", request=1))
+    assert isinstance(effect, Exit)
+    assert effect.code == EXIT_REFUSED
+
+
+@pytest.mark.parametrize("code", ["VERSION", "BAD_TOKEN", "UNKNOWN_POOL", "SUPERSEDED"])
+def test_a_refused_greeting_ends_the_worker(code: str) -> None:
+    (effect,) = a_link().on_refused(Refused(code, "no"))
+    assert isinstance(effect, Exit)
+    assert effect.code == EXIT_REFUSED
+    assert code in effect.reason
+
+
+def test_other_refusals_are_counted() -> None:
+    assert a_link().on_refused(Refused("BAD_FRAME", "no")) == [Count("refused_BAD_FRAME")]
+
+
+def test_who_asks_for_a_greeting_unless_one_is_under_way() -> None:
+    link = a_ready_link()
+    assert link.on_who()
+    link.register()
+    assert not link.on_who()
+
+
+def test_the_role_is_what_the_broker_says_and_is_told_to_the_next_one() -> None:
+    link = a_ready_link()
+    assert link.on_role(Role("draining")) == []
+    assert control(link.register())[0].role == "draining"
+
+
+def test_a_worker_without_a_broker_leaves_after_the_orphan_timeout() -> None:
+    link = a_link(orphan_timeout_s=10.0)
+    link.on_word(5.0)
+    assert link.on_tick(15.0, 0.0) == []
+    (effect,) = link.on_tick(15.1, 0.0)
+    assert isinstance(effect, Exit)
+    assert effect.code == EXIT_ORPHANED
+
+
+def test_the_broker_may_set_the_orphan_timeout() -> None:
+    link = a_link(orphan_timeout_s=10.0)
+    link.on_registered(registered(orphan_timeout_ms=1000))
+    assert link.on_tick(1.1, 0.0) != []
+
+
+def test_time_in_which_this_process_did_not_run_is_not_silence() -> None:
+    link = a_link(orphan_timeout_s=10.0)
+    assert link.on_tick(100.0, 99.0) == []
+    assert link.on_tick(109.0, 0.4) == []
+    assert link.on_tick(109.1, 0.4) != []
