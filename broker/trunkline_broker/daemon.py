@@ -17,7 +17,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
-from random import random
+from secrets import token_bytes
 from typing import Any, Final, cast
 
 import zmq
@@ -127,8 +127,7 @@ class Daemon:
         paths = self._settings.paths
         raise_open_files_limit()
         hints = alive(read_hints(paths.hints))
-        self._epoch = _epoch_after(hints)
-        self._core = Broker(self._settings.broker_spec(), self._epoch)
+        self._core = Broker(self._settings.broker_spec(), _epoch_after(hints), token_bytes)
         self._loop.set_exception_handler(self._on_loop_error)
         for path in paths.sockets:
             path.unlink(missing_ok=True)  # left by a broker that was killed: we hold the lock
@@ -193,7 +192,7 @@ class Daemon:
         try:
             while self._events and not self._finished.done():
                 event = self._events.popleft()
-                for effect in self._core.handle(event, time.monotonic(), random):
+                for effect in self._core.handle(event, time.monotonic()):
                     self._perform_by_type[type(effect)](effect)
         finally:
             self._is_pumping = False

@@ -68,15 +68,17 @@ class Gate:
 
     Attributes:
         running: attempts that workers run.
+        bound: most calls that may wait, as last told.
         high_water: most calls that ever waited.
         paused_until_s: nothing starts before; what comes waits.
         closed_until_s: nothing starts and nothing waits before; what comes is told to come later.
     """
 
-    __slots__ = ("closed_until_s", "high_water", "paused_until_s", "queue", "running")
+    __slots__ = ("bound", "closed_until_s", "high_water", "paused_until_s", "queue", "running")
 
     def __init__(self) -> None:
         self.running = 0
+        self.bound = 0
         self.high_water = 0
         self.paused_until_s = 0.0
         self.closed_until_s = 0.0
@@ -98,10 +100,14 @@ class Gate:
         """Take note that every pause is over."""
         self.paused_until_s = self.closed_until_s = 0.0
 
-    def put(self, client: ClientId | None, call: CallId) -> None:
-        """Let a call wait."""
+    def put(self, client: ClientId | None, call: CallId, bound: int) -> bool:
+        """Let a call wait; `False` and no change if `bound` calls do already."""
+        self.bound = bound
+        if len(self.queue) >= bound:
+            return False
         self.queue.put(client, call)
         self.high_water = max(self.high_water, len(self.queue))
+        return True
 
 
 class Gates:

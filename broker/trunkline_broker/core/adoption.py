@@ -16,7 +16,222 @@ from trunkline_broker.core.endings import Endings
 from trunkline_broker.core.forwarding import Forwarding
 from trunkline_broker.core.hub import Hub, Timer
 from trunkline_broker.core.openings import Openings
-from trunkline_broker.core.retry import ABORTED_FINISH
 from trunkline_broker.core.specs import AliveWorker
 from trunkline_broker.core.staffing import Staffing, manual_spec
 from trunkline_broker.core.workers import Worker, WorkerState
+
+
+class Adoption:
+    """Joins what clients and workers say of calls that an older broker began."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        endings: Endings,
+        openings: Openings,
+        forwarding: Forwarding,
+        staffing: Staffing,
+    ) -> None:
+        self._hub = hub
+        self._endings = endings
+        self._openings = openings
+        self._forwarding = forwarding
+        self._staffing = staffing
+
+    def start(self, alive: tuple[AliveWorker, ...], now_s: float) -> None:
+        """Begin: wait for the workers that live, start one in every other slot."""
+        hub = self._hub
+        for spec in hub.spec.pools:
+            hub.pools.add(spec)
+        for entry in alive:
+            self._expect(entry, now_s)
+        if hub.awaited:
+            hub.is_settling = True
+            hub.deadlines.set((Timer.SETTLE, None), now_s + hub.spec.settle_s)
+        taken = {(entry.pool, entry.slot) for entry in alive}
+        for pool in hub.pools:
+            self._staffing.fill(pool, now_s, taken)
+
+    def take(self, worker: Worker, frame: Register, now_s: float, *, is_new_link: bool) -> None:
+        """Compare what a worker says it holds with what is known here.
+
+        Args:
+            worker: just bound to the connection on which it registered.
+            frame: what it said.
+            now_s: monotonic seconds.
+            is_new_link: it registered on another connection before, or on none: frames to it may
+                have been lost.
+        """
+        if not worker.is_ready() and not self._is_ours(worker):
+            self._take_role(worker, frame, now_s)
+        self._take_leases(worker, frame, now_s)
+        listed: set[CallId] = set()
+        for entry in frame.calls:
+            listed.add(entry.call)
+            self._take_call(worker, entry, now_s)
+        if is_new_link:
+            for call in [call for key, call in worker.calls.items() if key not in listed]:
+                self._missing(call)
+        for call_id in listed & worker.calls.keys():
+            self._named(worker, worker.calls[call_id], now_s)
+
+    def on_ready(self, worker: Worker) -> None:
+        """The policies of an adopted worker's calls are known now: tell their clients."""
+        for call in worker.calls.values():
+            if not call.policy_map:
+                self._openings.confirm_rebound(call)
+
+    def is_over(self) -> bool:
+        """Tell whether every worker of the older broker has said what it holds, or is dead."""
+        return self._hub.is_settling and not self._hub.awaited
+
+    def settle(self, now_s: float) -> None:
+        """Decide what had to wait; workers that stayed silent are killed and replaced."""
+        hub = self._hub
+        hub.is_settling = False
+        hub.deadlines.clear((Timer.SETTLE, None))
+        for generation in list(hub.awaited):
+            worker = hub.workers.get(generation)
+            hub.awaited.discard(generation)
+            if worker is not None and worker.peer is None:
+                self._staffing.kill(worker, "it did not register with the new broker", now_s)
+        self._staffing.settle(now_s)
+        for pool in hub.pools:
+            self._staffing.fill(pool, now_s)
+        self._openings.settle(now_s)
+        claims, hub.claims = hub.claims, {}
+        for client_id, entry in claims.values():
+            self._forwarding.restate_claim(client_id, entry, now_s)
+        hub.on_topology()
+        hub.log("info", "settled", {"workers": len(hub.workers), "calls": len(hub.calls)})
+
+    def _expect(self, entry: AliveWorker, now_s: float) -> None:
+        hub = self._hub
+        pool = hub.pools.get(entry.pool)
+        if pool is None and entry.is_manual and hub.spec.accept_manual:
+            pool = hub.pools.add(manual_spec(entry.pool), is_configured=False)
+        if pool is not None and (entry.is_manual or entry.slot < pool.spec.replicas):
+            pool.slot(entry.slot)
+        spec = pool.spec if pool is not None else manual_spec(entry.pool)
+        hub.workers.add(
+            Worker(
+                generation=entry.generation,
+                spec=spec,
+                slot=entry.slot,
+                token=entry.token,
+                started_s=now_s,
+                is_manual=entry.is_manual,
+                pid=entry.pid,
+            )
+        )
+        hub.awaited.add(entry.generation)
+        hub.out.append(
+            Adopt(
+                pool=entry.pool,
+                slot=entry.slot,
+                generation=entry.generation,
+                pid=entry.pid,
+                token=entry.token,
+                is_manual=entry.is_manual,
+            )
+        )
+
+    def _is_ours(self, worker: Worker) -> bool:
+        return worker.generation.epoch == self._hub.epoch
+
+    def _take_role(self, worker: Worker, frame: Register, now_s: float) -> None:
+        """Remember what an older broker meant a worker to be; its registrations decide the rest."""
+        worker.was_serving = frame.role == "serving"
+        worker.is_standby = frame.role == "standby"
+        if frame.role == "draining" and worker.state is WorkerState.STARTING:
+            self._hub.awaited.discard(worker.generation)
+            self._staffing.drain(worker, now_s)
+        elif frame.role == "starting":
+            self._hub.awaited.discard(worker.generation)
+            slot = self._staffing.slot_of(worker)
+            if slot is not None and slot.coming is None:
+                slot.coming = worker.generation
+        if not worker.is_ready() and worker.state is WorkerState.STARTING:
+            self._hub.deadlines.set(
+                (Timer.START, worker.generation), now_s + worker.spec.start_timeout_s
+            )
+
+    def _take_leases(self, worker: Worker, frame: Register, now_s: float) -> None:
+        hub = self._hub
+        for lease in worker.leases - set(frame.leases):
+            hub.leases.pop(lease, None)
+            hub.deadlines.clear((Timer.PREPARED, lease))
+            worker.leases.discard(lease)
+        for lease in frame.leases:
+            if lease not in hub.leases:
+                hub.hold_lease(worker, lease, now_s + hub.spec.prepared_s)
+
+    def _take_call(self, worker: Worker, entry: HeldCall, now_s: float) -> None:
+        hub = self._hub
+        call = hub.calls.get(entry.call)
+        if call is None:
+            if self._is_ours(worker) or hub.calls.past(entry.call) is not None:
+                hub.to_worker(worker, Cancel(entry.call, entry.attempt))
+            elif len(hub.calls) < hub.spec.max_calls:
+                self._adopt(worker, entry, now_s)
+            return
+        if call.worker == worker.generation and call.attempt == entry.attempt:
+            if call.is_cancelled:
+                hub.to_worker(worker, Cancel(entry.call, entry.attempt))
+        elif call.id in hub.unsettled and call.attempt == entry.attempt:
+            self._rebind(worker, call, entry)
+        else:
+            hub.count("call_held_twice")
+            hub.to_worker(worker, Cancel(entry.call, entry.attempt))
+
+    def _adopt(self, worker: Worker, entry: HeldCall, now_s: float) -> None:
+        hub = self._hub
+        call = Call.held(entry, worker.generation)
+        client = hub.clients.ensure(entry.client)
+        if client.peer is None:
+            hub.deadlines.set((Timer.CLIENT, client.id), now_s + hub.spec.orphan_timeout_s)
+        hub.calls.add(call)
+        client.calls[call.id] = call
+        self._bind(worker, call)
+        if entry.is_ended:
+            self._endings.tail_only(call, worker, now_s)
+        hub.count("calls_adopted")
+
+    def _rebind(self, worker: Worker, call: Call, entry: HeldCall) -> None:
+        """A client has opened again what a worker runs already."""
+        hub = self._hub
+        if call.waiting is None:
+            raise AssertionError("an unsettled call holds its OPEN")
+        hub.queued_bytes -= len(call.waiting.body)
+        del hub.unsettled[call.id]
+        call.rebind(worker.generation)
+        self._bind(worker, call)
+        if entry.is_ended:
+            self._endings.tail_only(call, worker, call.heard_s)
+        hub.count("calls_adopted")
+
+    def _bind(self, worker: Worker, call: Call) -> None:
+        hub = self._hub
+        worker.calls[call.id] = call
+        worker.running += 1
+        hub.gates.at(call.provider).running += 1
+        client = hub.clients.get(call.client)
+        if client is not None:
+            hub.open_stream(client, call)
+
+    def _named(self, worker: Worker, call: Call, now_s: float) -> None:
+        """Give a held call the window that holds here, and what its client said before."""
+        hub = self._hub
+        client = hub.clients.get(call.client)
+        if client is not None and call.state is CallState.RUNNING:
+            hub.send_window(client, call)
+        claim = hub.claims.pop(call.id, None)
+        if claim is not None:
+            self._forwarding.restate_claim(*claim, now_s)
+
+    def _missing(self, call: Call) -> None:
+        """A worker whose link was re-made does not hold what it should: the `START` got lost."""
+        if call.is_cancelled:
+            self._endings.abort(call)
+        else:
+            self._endings.lost(call)

@@ -5,10 +5,12 @@ queues, windows or peers; whoever calls a transition sends the frames.
 
 | state | means | may become |
 |---|---|---|
-| QUEUED | holds its `OPEN` with the body and waits | RUNNING, BACKOFF (re-offered), forgotten |
-| RUNNING | a worker has its `START` | BACKOFF, ENDED, forgotten |
-| BACKOFF | its attempt failed; waits for the delay, then for the client's `OPEN` | QUEUED, RUNNING, forgotten |
-| ENDED | the worker said so; the tail may be under way | forgotten |
+| QUEUED | holds its `OPEN` with the body and waits | RUNNING, BACKOFF (re-offered) |
+| RUNNING | a worker has its `START` | BACKOFF, ENDED |
+| BACKOFF | the attempt failed; waits for the delay, then for the client's `OPEN` | QUEUED |
+| ENDED | the worker said so; the tail may be under way | nothing else |
+
+In every state a call may be forgotten.
 """
 
 from __future__ import annotations
@@ -41,7 +43,6 @@ _LEGAL: Final = {
     (CallState.RUNNING, CallState.BACKOFF),
     (CallState.RUNNING, CallState.ENDED),
     (CallState.BACKOFF, CallState.QUEUED),
-    (CallState.BACKOFF, CallState.RUNNING),
 }
 
 
@@ -156,8 +157,8 @@ class Call:
         self.waiting = None
         self.worker = worker
 
-    def end(self, frame: Ended, now_s: float) -> None:
-        """Take the worker's report that the attempt is over."""
+    def end(self, frame: Ended | None, now_s: float) -> None:
+        """Take the worker's report that the attempt is over; `None`: an older broker got it."""
         self._enter(CallState.ENDED)
         self.ended = frame
         self.heard_s = now_s

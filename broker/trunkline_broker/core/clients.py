@@ -26,6 +26,7 @@ class Client:
     Attributes:
         peer: its connection; `None` while it has none.
         pid: its process, if it is on this host and has said `HELLO` here.
+        is_remote: it said `HELLO` from another host; links break, and its process is out of sight.
         calls: every call that is held for it.
         budget: its open streams.
         queries: its questions that nobody answered yet.
@@ -36,6 +37,7 @@ class Client:
     pid: int | None = None
     name: str = ""
     is_pid_gone: bool = False
+    is_remote: bool = False
     calls: dict[CallId, Call] = field(default_factory=dict[CallId, Call])
     budget: StreamBudget = field(default_factory=StreamBudget)
     queries: set[QueryId] = field(default_factory=set[QueryId])
@@ -46,7 +48,7 @@ class Client:
             return 0.0 if self.peer is None else GONE_GRACE_S
         if self.peer is not None:
             return None
-        return orphan_timeout_s if self.pid is not None else REMOTE_GRACE_S
+        return REMOTE_GRACE_S if self.is_remote else orphan_timeout_s
 
 
 class Clients:
@@ -99,6 +101,7 @@ class Clients:
             if pid is not None:
                 self._by_pid.setdefault(pid, set()).add(client_id)
         client.is_pid_gone = False
+        client.is_remote = pid is None
         return client
 
     def disconnect(self, peer: bytes) -> Client | None:

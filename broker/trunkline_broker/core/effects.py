@@ -7,7 +7,7 @@ an event.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from trunkline_protocol.frames import ToClientFrame, ToWorkerFrame
 from trunkline_protocol.ids import ClientId, Generation, PoolName, QueryId
@@ -76,7 +76,7 @@ class Spawn:
     slot: int
     generation: Generation
     spec: PoolSpec
-    token: bytes
+    token: bytes = field(repr=False)
     standby: bool = False
 
 
@@ -95,7 +95,7 @@ class Adopt:
     slot: int
     generation: Generation
     pid: int
-    token: bytes = b""
+    token: bytes = field(default=b"", repr=False)
     is_manual: bool = False
 
 

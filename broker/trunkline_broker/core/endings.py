@@ -70,6 +70,7 @@ class Endings:
             return
         client = self._hub.clients.get(call.client)
         if call.state is CallState.ENDED:
+            call.ended = frame
             self._hub.to_client(client, frame)
             return
         self._hub.count("calls_ended")
@@ -95,20 +96,15 @@ class Endings:
             if call.state is CallState.ENDED:
                 self.fail(call, LlmFailure(f"the tail is lost: {text}", Code.STREAM_CLOSED))
             elif call.is_cancelled:
-                self._hub.to_client(
-                    self._hub.clients.get(call.client), aborted(call.id, call.attempt)
-                )
-                self.forget(call)
+                self.abort(call)
             elif call.is_done:
                 self.forget(call)
             else:
                 failure = LlmFailure(text, Code.TRANSPORT)
                 if not self._retries(call, failure, now_s):
                     self.fail(call, failure)
-        for lease in worker.leases:
-            self._hub.leases.pop(lease, None)
-            self._hub.deadlines.clear((Timer.PREPARED, lease))
-        worker.leases.clear()
+        for lease in list(worker.leases):
+            self._hub.drop_lease(lease)
 
     def fail(self, call: Call, failure: LlmFailure) -> None:
         """End a call for good with a failure; repeated if its client asks again."""
@@ -120,6 +116,18 @@ class Endings:
         self._hub.count("calls_failed")
         self._hub.to_client(self._hub.clients.get(call.client), frame)
         self.forget(call, frame)
+
+    def abort(self, call: Call) -> None:
+        """Close a cancelled call of which nothing more will come."""
+        client = self._hub.clients.get(call.client)
+        self._hub.to_client(client, aborted(call.id, call.attempt))
+        self.forget(call)
+
+    def tail_only(self, call: Call, worker: Worker, now_s: float) -> None:
+        """Take a call from an older broker whose end its worker has reported there already."""
+        self._stop_running(call, worker)
+        call.end(None, now_s)
+        self._hub.deadlines.set((Timer.RETENTION, call.id), now_s + self._hub.spec.retention_s)
 
     def lost(self, call: Call) -> None:
         """Tell the client that nobody holds its attempt, and forget it: it may open it again."""
@@ -267,6 +275,8 @@ class Endings:
             hub.close_stream(client, call)
 
     def _stop_running(self, call: Call, worker: Worker) -> None:
+        if worker.running == self._hub.spec.max_calls_per_worker:
+            self._hub.on_topology()  # its other routes may have waited for this place
         worker.running -= 1
         gate = self._hub.gates.at(call.provider)
         gate.running -= 1

@@ -107,11 +107,11 @@ class Forwarding:
             if not hub.is_settling:
                 hub.to_client(client, Lost(frame.call, 0))
             return
-        if call.is_rebound:
+        if call.token is None:
             # Taken over from an older broker: only the worker knows the token. If it is right, its
             # SNAPSHOT gives the call to whoever asked.
             call.attacher = client.id
-        elif call.token is None or call.token != frame.token:
+        elif call.token != frame.token:
             hub.count("attach_refused")
             return
         else:
@@ -150,6 +150,17 @@ class Forwarding:
         for client_id, entries in by_client.items():
             self._hub.to_client(self._hub.clients.get(client_id), Sent(tuple(entries)))
 
+    def say_retry(self, call: Call, client: Client, now_s: float) -> None:
+        """Say again what got lost with a connection: the attempt it names has been given up."""
+        backoff = call.backoff
+        if backoff is None:
+            raise AssertionError("a call in BACKOFF has one")
+        due_s = self._hub.deadlines.at_s((Timer.BACKOFF, call.id))
+        left_ms = 0.0 if due_s is None else max(0.0, due_s - now_s) * 1000
+        self._hub.to_client(client, retry_frame(call, backoff, left_ms))
+        if call.is_retry_due:
+            self._endings.offer(call, backoff, now_s)
+
     def _mine(self, client: Client, call_id: CallId, attempt: int) -> Call | None:
         """Return the call a frame is about; answer and count where there is none."""
         call = self._hub.calls.get(call_id)
@@ -187,7 +198,7 @@ class Forwarding:
                 hub.claims[entry.call] = (client.id, entry)
             return
         if call is not None and call.state is CallState.BACKOFF and call.client == client.id:
-            self._restate_retry(call, client, now_s)
+            self.say_retry(call, client, now_s)
             return
         call = self._mine(client, entry.call, entry.attempt)
         if call is None:
@@ -197,25 +208,13 @@ class Forwarding:
         if worker is None:
             return  # it waits: QUEUED was said, and RUNNING will be
         if call.is_rebound:
-            call.is_rebound = False
-            self._openings.confirm(call)
+            self._openings.rebind(call)
         hub.to_worker(
             worker,
             Credit(entry.call, entry.attempt, entry.received, entry.consumed, entry.consumed_bytes),
         )
         if call.ended is not None:
             hub.to_client(client, call.ended)
-
-    def _restate_retry(self, call: Call, client: Client, now_s: float) -> None:
-        """Say again what got lost with a connection: the attempt it names has been given up."""
-        backoff = call.backoff
-        if backoff is None:
-            raise AssertionError("a call in BACKOFF has one")
-        due_s = self._hub.deadlines.at_s((Timer.BACKOFF, call.id))
-        left_ms = 0.0 if due_s is None else max(0.0, due_s - now_s) * 1000
-        self._hub.to_client(client, retry_frame(call, backoff, left_ms))
-        if call.is_retry_due:
-            self._endings.offer(call, backoff, now_s)
 
     def _done(self, client: Client, ref: CallRef) -> Worker | None:
         """Take one `DONE`; return the worker that must hear of it."""

@@ -86,6 +86,7 @@ class Hub:
         awaited: workers that have not told what they hold.
         queued_bytes: bodies in all queues.
         freed: routes on which a place may have become free.
+        is_topology_new: queries that wait must be looked at.
         drained: draining workers that let something go.
         facts: what other flows must hear of.
         out: effects of the event that is being handled.
@@ -112,12 +113,27 @@ class Hub:
         self.queued_bytes = 0
         self.queued_bytes_high_water = 0
         self.freed: set[RouteName] = set()
+        self.is_topology_new = False
         self.drained: list[Worker] = []
         self.facts: list[Fact] = []
         self.counters: dict[str, int] = {}
         self.refused: dict[str, int] = {}
         self.out: list[Effect] = []
         self._generation = 0
+
+    def hold_lease(self, worker: Worker, lease: LeaseId, until_s: float) -> None:
+        """Take note that a worker holds a prepared call alive until a deadline."""
+        self.leases[lease] = worker.generation
+        worker.leases.add(lease)
+        self.deadlines.set((Timer.PREPARED, lease), until_s)
+
+    def drop_lease(self, lease: LeaseId) -> None:
+        """Take note that a prepared call was used, released or has run out."""
+        worker = self.workers.get(self.leases.pop(lease, None))
+        self.deadlines.clear((Timer.PREPARED, lease))
+        if worker is not None:
+            worker.leases.discard(lease)
+            self.drained.append(worker)
 
     def next_generation(self) -> Generation:
         """Return a generation that was never given out."""
@@ -142,6 +158,11 @@ class Hub:
         """Send to every client."""
         for client in self.clients:
             self.to_client(client, frame)
+
+    def on_topology(self) -> None:
+        """Look again at everything that waits: who serves what has changed."""
+        self.freed.update(self.gates.waiting())
+        self.is_topology_new = True
 
     def announce_adapters(self) -> None:
         """Tell every client that the topology changed; once per commit point."""

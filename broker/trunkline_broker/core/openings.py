@@ -121,6 +121,23 @@ class Openings:
             ),
         )
 
+    def rebind(self, call: Call) -> None:
+        """A client names a call that runs: confirm it as soon as its policy is known."""
+        worker = self._hub.workers.get(call.worker)
+        if not call.is_rebound or (worker is not None and worker.is_ready()):
+            self.confirm_rebound(call)
+        call.is_rebound = False
+
+    def confirm_rebound(self, call: Call) -> None:
+        """Confirm a running call, with the policy its worker registered if none was captured."""
+        worker, client = self._hub.workers.get(call.worker), self._hub.clients.get(call.client)
+        if worker is not None and not call.policy_map:
+            for entry in worker.offer.routes:
+                if entry.key == call.provider:
+                    call.policy, call.policy_map = entry.value.policy, entry.value.policy_map
+        if client is not None:
+            self.confirm(call)
+
     def may_start(self, route: RouteName) -> bool:
         """Tell whether a worker may yet come that registers a route nobody serves."""
         if self._hub.is_settling:
@@ -155,8 +172,7 @@ class Openings:
             case CallState.QUEUED:
                 hub.to_client(client, Queued(call.id, call.attempt, call.queued_reason))
             case CallState.RUNNING:
-                call.is_rebound = False
-                self.confirm(call)
+                self.rebind(call)
             case CallState.ENDED:
                 self.confirm(call)
                 if call.ended is not None:
@@ -237,15 +253,15 @@ class Openings:
     def _enqueue(self, call: Call, frame: Open, gate: Gate, reason: str, now_s: float) -> None:
         hub = self._hub
         spec = self._pool_spec(call.provider)
-        if len(gate.queue) >= spec.queue_size:
-            text = f"the queue of route {call.provider!r} is full: {len(gate.queue)} calls wait"
-            self._refuse(call, LlmFailure(text, Code.OVERLOADED))
-            return
         if not self._take_bytes(len(frame.body)):
             self._refuse(call, self._bytes_failure())
             return
+        if not gate.put(call.client, call.id, spec.queue_size):
+            hub.queued_bytes -= len(frame.body)
+            text = f"the queue of route {call.provider!r} is full: {len(gate.queue)} calls wait"
+            self._refuse(call, LlmFailure(text, Code.OVERLOADED))
+            return
         call.queue(frame, reason)
-        gate.put(call.client, call.id)
         hub.deadlines.set((Timer.QUEUE, call.id), now_s + spec.queue_timeout_s)
         hub.count("calls_queued")
         hub.to_client(hub.clients.get(call.client), Queued(call.id, call.attempt, reason))
@@ -332,13 +348,12 @@ class Openings:
         if client is None:
             raise AssertionError("a dead client's waiting calls are forgotten")
         if call.state is CallState.QUEUED and call.lease is not None:
-            hub.leases.pop(call.lease, None)
-            worker.leases.discard(call.lease)
-            hub.deadlines.clear((Timer.PREPARED, call.lease))
+            hub.drop_lease(call.lease)
         frame = call.run(worker.generation, route.policy, route.policy_map)
         worker.calls[call.id] = call
         worker.running += 1
         gate.running += 1
+        hub.count("calls_started")
         if call.is_detachable:
             call.token = hub.draw(16)
         hub.open_stream(client, call)

@@ -47,6 +47,7 @@ class Registering:
             self._hub.out.append(SendToWorker(peer, Refused(refusal.code, refusal.message)))
             return
         hub = self._hub
+        is_new_link = worker.peer != peer
         hub.workers.bind(worker, peer)
         worker.heard_s = now_s
         worker.is_remote = pid is None
@@ -61,7 +62,9 @@ class Registering:
                 orphan_timeout_ms=round(hub.spec.orphan_timeout_s * 1000),
             ),
         )
-        self._adoption.take(worker, frame, now_s)
+        if worker.is_ready():
+            hub.on_topology()  # calls may have waited for its connection
+        self._adoption.take(worker, frame, now_s, is_new_link=is_new_link)
         hub.log("info", "worker_registered", hub.worker_fields(worker))
 
     def on_registrations(self, worker: Worker, frame: Registrations, now_s: float) -> None:
@@ -84,6 +87,7 @@ class Registering:
         if is_first:
             hub.awaited.discard(worker.generation)
             self._staffing.on_ready(worker, now_s)
+            self._adoption.on_ready(worker)
             return
         hub.to_worker(worker, Role(worker.state.value))
         if worker.state is WorkerState.SERVING and not is_repeat:
@@ -108,7 +112,7 @@ class Registering:
         hub = self._hub
         hub.registry.commit(worker.pool, worker.generation, offer)
         hub.announce_adapters()
-        hub.freed.update(hub.gates.waiting())
+        hub.on_topology()
 
     def _refuse(self, worker: Worker, frame: Registrations, refusal: Refusal) -> None:
         hub = self._hub

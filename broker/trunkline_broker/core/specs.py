@@ -54,7 +54,7 @@ class PoolSpec:
     name: PoolName
     adapter: str
     providers: tuple[str, ...] = ()
-    options: Mapping[str, object] = field(default_factory=dict[str, object])
+    options: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
     replicas: int = 1
     python: str = ""
     environment: tuple[str, ...] = ()
@@ -78,6 +78,7 @@ class BrokerSpec:
         workers_lane: address of the lane that `REGISTERED` tells workers.
         accept_manual: workers that the broker did not start may make pools of their own.
         queue_bytes: most bytes of bodies that wait, all queues together.
+        prepared_s: what a prepared call of an older broker is held for at most.
         remote_lease_s: liveness of workers on other hosts, whose links may drop for a while.
     """
 
@@ -98,6 +99,7 @@ class BrokerSpec:
     retention_s: float = limits.RETENTION_S
     orphan_timeout_s: float = limits.ORPHAN_TIMEOUT_S
     query_timeout_s: float = 30.0
+    prepared_s: float = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,5 +115,5 @@ class AliveWorker:
     slot: int
     generation: Generation
     pid: int
-    token: bytes = b""
+    token: bytes = field(default=b"", repr=False)
     is_manual: bool = False

@@ -6,6 +6,8 @@ facts they wait for in the hub). Registration is read in `registering.py`.
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from trunkline_protocol.frames import Bye, Role
 from trunkline_protocol.ids import Generation, PoolName
 
@@ -28,11 +30,14 @@ class Staffing:
         self._hub = hub
         self._endings = endings
 
-    def fill(self, pool: Pool, now_s: float) -> None:
-        """Start a worker in every configured slot that has none and is not down."""
+    def fill(self, pool: Pool, now_s: float, taken: Collection[tuple[PoolName, int]] = ()) -> None:
+        """Start a worker in every configured slot that has none, is not down and not taken."""
         for number in range(pool.spec.replicas):
             slot = pool.slot(number)
-            if slot.serving is None and slot.coming is None and slot.standby is None:
+            has_worker = slot.serving or slot.coming or slot.standby
+            is_due = self._hub.deadlines.at_s((Timer.RESTART, (pool.spec.name, number)))
+            is_left = slot.down_reason or is_due or (pool.spec.name, number) in taken
+            if not has_worker and not is_left:
                 slot.coming = self.spawn(pool, slot, now_s).generation
 
     def spawn(self, pool: Pool, slot: Slot, now_s: float, *, is_standby: bool = False) -> Worker:
@@ -210,8 +215,9 @@ class Staffing:
             raise AssertionError("a worker that goes clears its deadlines")
         self.dismiss(worker, f"not drained within {worker.spec.drain_s:g} s", now_s)
 
-    def on_restart_due(self, name: PoolName, number: int, now_s: float) -> None:
+    def on_restart_due(self, place: tuple[PoolName, int], now_s: float) -> None:
         """Start the next worker of a slot."""
+        name, number = place
         pool = self._hub.pools.get(name)
         if pool is None or number not in pool.slots:
             raise AssertionError("removing a slot clears its restart")
@@ -256,7 +262,21 @@ class Staffing:
             worker = hub.workers.get(generation)
             if worker is not None:
                 self.drain(worker, now_s)
-        hub.freed.update(hub.gates.waiting())
+        hub.on_topology()
+
+    def drain_pool(self, pool: Pool, now_s: float) -> None:
+        """Take a pool out of service: its routes go at once, its workers finish what they hold."""
+        hub = self._hub
+        for slot in list(pool.slots.values()):
+            hub.deadlines.clear((Timer.RESTART, (pool.spec.name, slot.number)))
+            workers = [hub.workers.get(slot.serving), hub.workers.get(slot.coming)]
+            if slot.serving is not None:
+                slot.suspended, slot.serving = slot.serving, None
+            slot.coming = None
+            self.take_down(pool, slot, "it was drained on request")
+            for worker in workers:
+                if worker is not None:
+                    self.drain(worker, now_s)
 
     def _lease_s(self, worker: Worker) -> float:
         return self._hub.spec.remote_lease_s if worker.is_remote else self._hub.spec.lease_s
@@ -292,7 +312,7 @@ class Staffing:
         if other is not None and other is not worker:
             self.dismiss(other, "another worker serves its slot", now_s)
         hub.announce_adapters()
-        hub.freed.update(hub.gates.waiting())
+        hub.on_topology()
         lost = tuple(key for key in before if routes.get(key) is None)
         alive = old.running if old is not None else 0
         hub.facts.append(WorkerServed(worker, old, alive, lost))
@@ -321,7 +341,12 @@ class Staffing:
             slot.coming = None
         if worker.is_manual:
             self._remove_manual(pool, slot)
-        elif not hub.is_draining and slot.standby is None and slot.serving is None:
+        elif (
+            not hub.is_draining
+            and slot.standby is None
+            and slot.serving is None
+            and not slot.down_reason
+        ):
             slot.last_exit, slot.output_tail = reason, tail
             self._restart(pool, slot, now_s)
 
@@ -345,7 +370,7 @@ class Staffing:
             if hub.registry.drop(slot.suspended):
                 hub.announce_adapters()
             slot.suspended = None
-        hub.freed.update(hub.gates.waiting())
+        hub.on_topology()
         hub.log("error", "slot_down", {"pool": pool.spec.name, "slot": slot.number})
 
     def _remove_manual(self, pool: Pool, slot: Slot) -> None:
@@ -355,7 +380,7 @@ class Staffing:
             hub.pools.remove(pool.spec.name)
         if slot.suspended is not None and hub.registry.drop(slot.suspended):
             hub.announce_adapters()
-        hub.freed.update(hub.gates.waiting())
+        hub.on_topology()
 
 
 def _with_output(reason: str, tail: tuple[str, ...]) -> str:

@@ -2,11 +2,11 @@
 
 | state | means | may become |
 |---|---|---|
-| STARTING | spawned or said `REGISTER`; its registrations have not come | STANDBY, SERVING, DRAINING, STOPPING |
+| STARTING | spawned; its registrations have not come | every other one |
 | STANDBY | ready and owns nothing | SERVING, DRAINING, STOPPING |
 | SERVING | gets new calls | DRAINING, STOPPING |
 | DRAINING | finishes what it holds | STOPPING |
-| STOPPING | was told to leave; killed at its deadline | – |
+| STOPPING | was told to leave; killed at its deadline | nothing else |
 
 All transitions are `Worker.enter`. It does not know slots, routes or why a worker changes.
 """
@@ -75,7 +75,7 @@ class Worker:
     generation: Generation
     spec: PoolSpec
     slot: int
-    token: bytes
+    token: bytes = field(repr=False)
     started_s: float
     is_standby: bool = False
     is_child: bool = True

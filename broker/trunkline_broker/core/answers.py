@@ -1,0 +1,230 @@
+"""Queries that the broker answers itself: the registry's lists, the status, administration.
+
+SPEC 7 lists them. What workers answer is in `questions.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, cast
+
+from trunkline_protocol.codec import pack_body, unpack_body
+from trunkline_protocol.codes import Code
+from trunkline_protocol.failure import LlmFailure, RemoteProtocolError
+from trunkline_protocol.frames import Query, Reply
+from trunkline_protocol.ids import PoolName, QueryId, RouteName
+
+from trunkline_broker.core.clients import Client
+from trunkline_broker.core.effects import LoadConfig, SendStatus, SendToClient
+from trunkline_broker.core.hub import Hub
+from trunkline_broker.core.openings import Openings
+from trunkline_broker.core.refusal import Refusal
+from trunkline_broker.core.reloading import Reloading, ReloadReport
+from trunkline_broker.core.staffing import Staffing
+from trunkline_broker.core.stopping import Stopping
+from trunkline_broker.core.swaps import SWAP_FAILED, SwapReport, Swaps
+
+RELOAD_FAILED: Final = "RELOAD_FAILED"
+_MAX_DRAIN_S: Final = 86_400.0
+_Answer = Callable[[bytes, Query, float], None]
+
+
+class Answers:
+    """Answers queries."""
+
+    def __init__(
+        self,
+        hub: Hub,
+        openings: Openings,
+        staffing: Staffing,
+        swaps: Swaps,
+        reloading: Reloading,
+        stopping: Stopping,
+    ) -> None:
+        self._hub = hub
+        self._openings = openings
+        self._staffing = staffing
+        self._swaps = swaps
+        self._reloading = reloading
+        self._stopping = stopping
+        self._held: list[tuple[bytes, Query]] = []
+        self._lists: Final[dict[str, Callable[[Query], object]]] = {
+            "listProviders": self._list_providers,
+            "models": self._models,
+            "providerRetryPolicy": self._retry_policy,
+            "listConfigurableProviders": self._configurable,
+            "listModelDiscoveryNamespaces": self._namespaces,
+        }
+        self._admin: Final[dict[str, _Answer]] = {
+            "status": self._status,
+            "swap": self._swap,
+            "stop": self._stop,
+            "restart": self._restart,
+            "reload": self._reload,
+            "drain": self._drain,
+        }
+
+    def knows(self, op: str) -> bool:
+        """Tell whether the broker answers this query itself."""
+        return op in self._lists or op in self._admin
+
+    def on_query(self, client: Client, frame: Query, now_s: float) -> None:
+        """Answer a query that `knows` accepts; lists wait until the registry is known."""
+        peer = client.peer
+        if peer is None:
+            raise AssertionError("a query comes on a connection")
+        self._hub.count("queries")
+        if frame.op in self._admin:
+            try:
+                self._admin[frame.op](peer, frame, now_s)
+            except Refusal as refusal:
+                self._fail(peer, frame.query, refusal)
+        elif self._hub.is_settling:
+            if len(self._held) < self._hub.spec.max_clients:
+                self._held.append((peer, frame))
+            else:
+                self._fail(peer, frame.query, Refusal(Code.OVERLOADED, "too many queries wait"))
+        else:
+            self._list(peer, frame)
+
+    def unknown(self, client: Client, frame: Query) -> None:
+        """Answer a query that nobody can answer."""
+        if client.peer is not None:
+            text = f"no query is called {frame.op!r}"
+            self._fail(client.peer, frame.query, Refusal(Code.UNSUPPORTED, text))
+
+    def settle(self) -> None:
+        """Answer what waited for the registry."""
+        held, self._held = self._held, []
+        for peer, frame in held:
+            self._list(peer, frame)
+
+    def reloaded(self, peer: bytes | None, query: QueryId | None) -> Callable[[ReloadReport], None]:
+        """Return what answers a `reload` query when all is in force."""
+
+        def answer(report: ReloadReport) -> None:
+            self._hub.log("info", "reloaded", report.to_dict())
+            if peer is None or query is None:
+                return
+            if report.failures:
+                self._fail(peer, query, Refusal(RELOAD_FAILED, "\n".join(report.failures)))
+            else:
+                self._reply(peer, query, report.to_dict())
+
+        return answer
+
+    def rejected(self, peer: bytes, query: QueryId, reason: str) -> None:
+        """Answer a `reload` query whose configuration is wrong."""
+        self._fail(peer, query, Refusal(RELOAD_FAILED, reason))
+
+    # --- lists ------------------------------------------------------------------------------
+
+    def _list(self, peer: bytes, frame: Query) -> None:
+        try:
+            self._reply(peer, frame.query, self._lists[frame.op](frame))
+        except Refusal as refusal:
+            self._fail(peer, frame.query, refusal)
+
+    def _list_providers(self, frame: Query) -> object:
+        del frame
+        routes = self._hub.registry.routes
+        return [{"id": claim.value.id, "name": claim.value.name} for _, claim in routes]
+
+    def _models(self, frame: Query) -> object:
+        del frame
+        return [key for key, _ in self._hub.registry.routes]
+
+    def _retry_policy(self, frame: Query) -> object:
+        route = RouteName(frame.provider)
+        claim = self._hub.registry.routes.get(route)
+        if claim is None:
+            failure = self._openings.down_failure(route)
+            raise Refusal(failure.code, failure.message)
+        return claim.value.policy_map
+
+    def _configurable(self, frame: Query) -> object:
+        del frame
+        return [claim.value for _, claim in self._hub.registry.directory]
+
+    def _namespaces(self, frame: Query) -> object:
+        del frame
+        return [key for key, _ in self._hub.registry.discovery]
+
+    # --- administration ---------------------------------------------------------------------
+
+    def _status(self, peer: bytes, frame: Query, now_s: float) -> None:
+        del now_s
+        self._hub.out.append(SendStatus(peer, frame.query))
+
+    def _swap(self, peer: bytes, frame: Query, now_s: float) -> None:
+        name = PoolName(_text(_argument(frame), "pool"))
+
+        def answer(report: SwapReport) -> None:
+            if report.failure:
+                self._fail(peer, frame.query, Refusal(SWAP_FAILED, report.failure))
+            else:
+                self._reply(peer, frame.query, report.to_dict())
+
+        self._swaps.start(name, now_s, answer)
+
+    def _stop(self, peer: bytes, frame: Query, now_s: float) -> None:
+        drain = _argument(frame).get("drainS", 0)
+        is_number = type(drain) in {int, float} and 0 <= cast("float", drain) <= _MAX_DRAIN_S
+        if not is_number:
+            raise Refusal(Code.INVALID_REQUEST, f"drainS: 0 to {_MAX_DRAIN_S:g} is required")
+        self._reply(peer, frame.query, None)
+        self._stopping.begin(cast("float", drain), now_s)
+
+    def _restart(self, peer: bytes, frame: Query, now_s: float) -> None:
+        del now_s
+        self._reply(peer, frame.query, None)
+        self._stopping.restart()
+
+    def _reload(self, peer: bytes, frame: Query, now_s: float) -> None:
+        del now_s
+        path = _text(_argument(frame), "config", "")
+        self._hub.out.append(LoadConfig(peer, frame.query, path))
+
+    def _drain(self, peer: bytes, frame: Query, now_s: float) -> None:
+        """Take a pool out of service: its workers finish, nothing is started until a swap."""
+        name = PoolName(_text(_argument(frame), "pool"))
+        pool = self._hub.pools.get(name)
+        if pool is None:
+            raise Refusal("UNKNOWN_POOL", f"no pool {name!r} is configured")
+        self._swaps.cancel(name, "its pool is drained", now_s)
+        self._staffing.drain_pool(pool, now_s)
+        self._reply(peer, frame.query, None)
+
+    # --- answers ----------------------------------------------------------------------------
+
+    def _reply(self, peer: bytes, query: QueryId, value: object) -> None:
+        self._hub.out.append(SendToClient(peer, Reply(query, body=pack_body(value))))
+
+    def _fail(self, peer: bytes, query: QueryId, refusal: Refusal) -> None:
+        self._hub.count_refused(refusal.code)
+        failure = LlmFailure(refusal.message, refusal.code).to_dict()
+        self._hub.out.append(SendToClient(peer, Reply(query, failure)))
+
+
+def _argument(frame: Query) -> Mapping[str, Any]:
+    """Return the map in the body of a query; an empty body is an empty map.
+
+    Raises:
+        Refusal: `INVALID_REQUEST`.
+    """
+    try:
+        value = unpack_body(frame.body)
+    except RemoteProtocolError as exc:
+        raise Refusal(Code.INVALID_REQUEST, f"{frame.op}: {exc}") from exc
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise Refusal(Code.INVALID_REQUEST, f"{frame.op}: the argument must be a map")
+    return cast("dict[str, Any]", value)
+
+
+def _text(argument: Mapping[str, Any], key: str, default: str | None = None) -> str:
+    value = argument.get(key, default)
+    if not isinstance(value, str):
+        raise Refusal(Code.INVALID_REQUEST, f"{key}: a text is required")
+    return value

@@ -1,0 +1,131 @@
+"""How clients come and go: `HELLO`, `BYE`, closed connections, ended processes (SPEC 2.1).
+
+It decides when a client is dead; what becomes of its calls and queries is decided elsewhere.
+"""
+
+from __future__ import annotations
+
+from trunkline_protocol import limits
+from trunkline_protocol.frames import Hello, Refused, Stopping, Welcome
+from trunkline_protocol.ids import ClientId
+from trunkline_protocol.version import __version__
+
+from trunkline_broker.core.calls import CallState
+from trunkline_broker.core.clients import Client
+from trunkline_broker.core.effects import SendToClient, UnwatchClient, WatchClient
+from trunkline_broker.core.endings import Endings
+from trunkline_broker.core.forwarding import Forwarding
+from trunkline_broker.core.hub import Hub, Timer
+from trunkline_broker.core.questions import Questions
+
+
+class Greeting:
+    """Takes note of clients."""
+
+    def __init__(
+        self, hub: Hub, endings: Endings, forwarding: Forwarding, questions: Questions
+    ) -> None:
+        self._hub = hub
+        self._endings = endings
+        self._forwarding = forwarding
+        self._questions = questions
+
+    def on_hello(self, peer: bytes, frame: Hello, pid: int | None, now_s: float) -> None:
+        """Bind a client to its connection and tell it the rest, or refuse it."""
+        hub = self._hub
+        refused = self._refusal(frame)
+        if refused is not None:
+            hub.count_refused(refused.code)
+            hub.out.append(SendToClient(peer, refused))
+            return
+        known = hub.clients.get(frame.client)
+        is_new_link = known is None or known.peer != peer
+        old_pid = known.pid if known is not None else None
+        client = hub.clients.greet(frame.client, peer, pid, frame.name)
+        hub.deadlines.clear((Timer.CLIENT, client.id))
+        self._watch(old_pid, client)
+        hub.to_client(
+            client,
+            Welcome(
+                protocol=(limits.PROTOCOL_MAJOR, limits.PROTOCOL_MINOR),
+                epoch=hub.epoch,
+                lane=hub.spec.lane,
+                version=__version__,
+                max_open_calls=hub.spec.max_calls_per_client,
+                orphan_timeout_ms=round(hub.spec.orphan_timeout_s * 1000),
+            ),
+        )
+        if hub.is_draining:
+            hub.to_client(client, Stopping("the broker is stopping"))
+        if is_new_link:
+            self._say_again(client, now_s)
+
+    def on_bye(self, client: Client) -> None:
+        """A client leaves by itself."""
+        self._dead(client, "bye")
+
+    def on_disconnected(self, peer: bytes, now_s: float) -> None:
+        """A connection closed; its client is dead only if its process is gone too."""
+        client = self._hub.clients.disconnect(peer)
+        if client is not None:
+            self._judge(client, now_s)
+
+    def on_exited(self, pid: int, now_s: float) -> None:
+        """A process is gone; its clients are dead once their connections are closed too."""
+        for client in self._hub.clients.exited(pid):
+            self._judge(client, now_s)
+
+    def on_client_due(self, client_id: ClientId) -> None:
+        """A client stayed without a connection or a process for too long."""
+        client = self._hub.clients.get(client_id)
+        if client is None:
+            raise AssertionError("a client that goes clears its deadline")
+        self._dead(client, "gone")
+
+    def _refusal(self, frame: Hello) -> Refused | None:
+        spec = self._hub.spec
+        if frame.protocol[0] != limits.PROTOCOL_MAJOR:
+            ours = f"{limits.PROTOCOL_MAJOR}.{limits.PROTOCOL_MINOR}"
+            theirs = f"{frame.protocol[0]}.{frame.protocol[1]}"
+            text = f"the broker speaks protocol {ours}, the client {theirs}"
+            return Refused("VERSION", text)
+        is_known = self._hub.clients.get(frame.client) is not None
+        if not is_known and len(self._hub.clients) >= spec.max_clients:
+            return Refused("OVERLOADED", f"{spec.max_clients} clients are here already")
+        return None
+
+    def _watch(self, old_pid: int | None, client: Client) -> None:
+        hub = self._hub
+        if client.pid is not None and client.pid != old_pid:
+            hub.out.append(WatchClient(client.pid))
+        if old_pid is not None and old_pid != client.pid and not hub.clients.is_watched(old_pid):
+            hub.out.append(UnwatchClient(old_pid))
+
+    def _say_again(self, client: Client, now_s: float) -> None:
+        """Repeat what may have got lost with the older connection and nobody would ask for."""
+        for call in list(client.calls.values()):
+            if call.state is CallState.BACKOFF:
+                self._forwarding.say_retry(call, client, now_s)
+            elif call.ended is not None:
+                self._hub.to_client(client, call.ended)
+
+    def _judge(self, client: Client, now_s: float) -> None:
+        grace_s = client.grace_s(self._hub.spec.orphan_timeout_s)
+        if grace_s is None:
+            return
+        if grace_s > 0:
+            self._hub.deadlines.set((Timer.CLIENT, client.id), now_s + grace_s)
+        else:
+            self._dead(client, "process gone")
+
+    def _dead(self, client: Client, why: str) -> None:
+        hub = self._hub
+        hub.count("clients_gone")
+        self._endings.client_is_gone(client)
+        self._questions.client_is_gone(client)
+        pid = client.pid
+        hub.clients.remove(client)
+        hub.deadlines.clear((Timer.CLIENT, client.id))
+        if pid is not None and not hub.clients.is_watched(pid):
+            hub.out.append(UnwatchClient(pid))
+        hub.log("debug", "client_gone", {"client": client.id.hex()[:8], "why": why})

@@ -1,0 +1,132 @@
+"""A configuration that was read again: pools that came, went or changed (ARCHITECTURE 5).
+
+Pools that did not change are left alone; one whose processes would be other ones is swapped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from trunkline_protocol.ids import PoolName
+
+from trunkline_broker.core.hub import Hub
+from trunkline_broker.core.refusal import Refusal
+from trunkline_broker.core.specs import PoolSpec
+from trunkline_broker.core.staffing import Staffing
+from trunkline_broker.core.supervision import Pool
+from trunkline_broker.core.swaps import SwapReport, Swaps
+
+
+@dataclass(slots=True, eq=False)
+class ReloadReport:
+    """What a reload did; complete once every swap it began is over."""
+
+    added: list[PoolName] = field(default_factory=list[PoolName])
+    removed: list[PoolName] = field(default_factory=list[PoolName])
+    changed: list[PoolName] = field(default_factory=list[PoolName])
+    unchanged: list[PoolName] = field(default_factory=list[PoolName])
+    swapped: list[SwapReport] = field(default_factory=list[SwapReport])
+    failures: list[str] = field(default_factory=list[str])
+
+    def to_dict(self) -> dict[str, object]:
+        """Return the body of the answer."""
+        return {
+            "added": self.added,
+            "removed": self.removed,
+            "changed": self.changed,
+            "unchanged": self.unchanged,
+            "swapped": [report.to_dict() for report in self.swapped],
+        }
+
+
+OnReloaded = Callable[[ReloadReport], None]
+
+
+class Reloading:
+    """Brings the pools in line with a configuration."""
+
+    def __init__(self, hub: Hub, staffing: Staffing, swaps: Swaps) -> None:
+        self._hub = hub
+        self._staffing = staffing
+        self._swaps = swaps
+
+    def replace(self, specs: tuple[PoolSpec, ...], now_s: float, on_done: OnReloaded) -> None:
+        """Put a configuration in force; `on_done` is called when its last swap is over."""
+        hub = self._hub
+        report = ReloadReport()
+        wanted = {spec.name for spec in specs}
+        for pool in list(hub.pools):
+            if pool.is_configured and pool.spec.name not in wanted:
+                self._remove(pool, now_s)
+                report.removed.append(pool.spec.name)
+        swaps: list[PoolName] = []
+        for spec in specs:
+            pool = hub.pools.get(spec.name)
+            if pool is None:
+                self._staffing.fill(hub.pools.add(spec), now_s)
+                report.added.append(spec.name)
+            elif pool.is_configured and pool.spec == spec:
+                report.unchanged.append(spec.name)
+            else:
+                report.changed.append(spec.name)
+                if self._change(pool, spec, now_s):
+                    swaps.append(spec.name)
+        hub.on_topology()
+        self._swap_all(swaps, report, now_s, on_done)
+
+    def _remove(self, pool: Pool, now_s: float) -> None:
+        name = pool.spec.name
+        self._swaps.cancel(name, "its pool was removed from the configuration", now_s)
+        self._hub.pools.remove(name)
+        for number in list(pool.slots):
+            self._staffing.close_slot(pool, number, now_s)
+        self._hub.announce_adapters()
+
+    def _change(self, pool: Pool, spec: PoolSpec, now_s: float) -> bool:
+        """Take over a changed pool; return whether its processes have to be exchanged."""
+        needs_swap = pool.is_configured and _process_part(pool.spec) != _process_part(spec)
+        pool.spec = spec
+        pool.is_configured = True
+        for number in [number for number in pool.slots if number >= spec.replicas]:
+            worker = self._hub.workers.get(pool.slots[number].serving)
+            if worker is None or not worker.is_manual:
+                self._staffing.close_slot(pool, number, now_s)
+        if needs_swap:
+            return True
+        self._staffing.fill(pool, now_s)
+        return False
+
+    def _swap_all(
+        self, names: list[PoolName], report: ReloadReport, now_s: float, on_done: OnReloaded
+    ) -> None:
+        left = len(names)
+
+        def on_swapped(swap: SwapReport) -> None:
+            nonlocal left
+            left -= 1
+            report.swapped.append(swap)
+            if swap.failure:
+                report.failures.append(f"{swap.pool}: {swap.failure}")
+            if not left:
+                on_done(report)
+
+        if not names:
+            on_done(report)
+        for name in names:
+            try:
+                self._swaps.start(name, now_s, on_swapped)
+            except Refusal as refusal:
+                on_swapped(SwapReport(name, (), (), refusal.message))
+
+
+def _process_part(spec: PoolSpec) -> tuple[object, ...]:
+    """Return what a worker process is told; other changes need no new process."""
+    return (
+        spec.adapter,
+        spec.providers,
+        spec.options,
+        spec.python,
+        spec.environment,
+        spec.env_file,
+    )
