@@ -2,8 +2,9 @@
 
 Every `NAME.json` holds cases `{id, why, input, expected}`. The handler for NAME is looked up in the
 modules of `tests/conformance/handlers/`, each of which exports `HANDLERS`, a map of names to
-functions from input to result, and may export `PREDICATES`, a map of names to functions from the
-input to a truth value, for deviations that cover a kind of case rather than one id.
+functions from input to result. For deviations that cover a kind of case rather than one id, a
+module may export `PREDICATES`, functions from the input to a truth value, and `RESULTS`, functions
+from our result to a truth value: what a case of that kind must come to instead.
 """
 
 from __future__ import annotations
@@ -32,11 +33,19 @@ _PREDICATE: Final = "predicate:"
 
 @dataclass(frozen=True)
 class Deviation:
-    """One declared difference: a file, an id or `predicate:NAME`, and the rule it follows."""
+    """One declared difference.
+
+    Attributes:
+        file: name of the vectors.
+        match: an id or `predicate:NAME`.
+        rule: what it follows instead.
+        result: name of a check of our result; empty: any result.
+    """
 
     file: str
     match: str
     rule: str
+    result: str = ""
 
 
 @dataclass
@@ -56,10 +65,11 @@ class FileReport:
         return f"{self.name:15}{counts}{more} ({self.agreeing} of them agree)"
 
 
-def load_modules() -> tuple[dict[str, Handler], dict[str, Predicate]]:
-    """Collect handlers and predicates of all handler modules."""
+def load_modules() -> tuple[dict[str, Handler], dict[str, Predicate], dict[str, Predicate]]:
+    """Collect handlers, predicates and result checks of all handler modules."""
     found: dict[str, Handler] = {}
     predicates: dict[str, Predicate] = {}
+    results: dict[str, Predicate] = {}
     for info in pkgutil.iter_modules(handlers.__path__):
         module = importlib.import_module(f"{handlers.__name__}.{info.name}")
         for name, handler in getattr(module, "HANDLERS", {}).items():
@@ -67,7 +77,8 @@ def load_modules() -> tuple[dict[str, Handler], dict[str, Predicate]]:
                 raise SystemExit(f"two handlers for {name}")
             found[name] = handler
         predicates.update(getattr(module, "PREDICATES", {}))
-    return found, predicates
+        results.update(getattr(module, "RESULTS", {}))
+    return found, predicates, results
 
 
 def load_deviations(path: Path = DEVIATIONS) -> list[Deviation]:
@@ -79,7 +90,7 @@ class Runner:
     """Runs files; knows handlers, predicates and declared deviations."""
 
     def __init__(self) -> None:
-        self.handlers, self.predicates = load_modules()
+        self.handlers, self.predicates, self.results = load_modules()
         self.deviations = load_deviations()
 
     def run_file(self, path: Path) -> FileReport:
@@ -104,7 +115,7 @@ class Runner:
             report.agreeing += agrees
         elif agrees:
             report.passed += 1
-        elif any(self._covers(each, case["id"], given) for each in declared):
+        elif any(self._covers(each, case["id"], given, actual) for each in declared):
             report.deviating.append(f"{case['id']}: {case['why']}")
         else:
             report.failures.append(
@@ -112,7 +123,9 @@ class Runner:
                 f"    expected {_short(expected)}"
             )
 
-    def _covers(self, deviation: Deviation, case_id: str, given: object) -> bool:
+    def _covers(self, deviation: Deviation, case_id: str, given: object, actual: object) -> bool:
+        if deviation.result and not self.results[deviation.result](actual):
+            return False
         if deviation.match.startswith(_PREDICATE):
             return self.predicates[deviation.match.removeprefix(_PREDICATE)](given)
         return deviation.match == case_id

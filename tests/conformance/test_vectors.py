@@ -43,6 +43,11 @@ def test_every_predicate_of_a_deviation_exists() -> None:
             assert deviation.match.removeprefix("predicate:") in RUNNER.predicates
 
 
+def test_every_result_check_of_a_deviation_exists() -> None:
+    named = {deviation.result for deviation in load_deviations()} - {""}
+    assert named <= RUNNER.results.keys()
+
+
 def test_an_undeclared_difference_fails_the_run(tmp_path: Path) -> None:
     case = '[{"id": "x", "why": "wrong", "input": {"op": "userAgent"}, "expected": "nobody"}]'
     (tmp_path / "attribution.json").write_text(case, "utf-8")

@@ -148,6 +148,30 @@ def has_delay_elsewhere(given: Any) -> bool:
     return is_decimal or others or bool(_RESETS.search(_text(given)))
 
 
+def is_overflow(actual: Any) -> bool:
+    if isinstance(actual, Mapping):
+        if "failure" in actual:
+            return actual["failure"].get("code") == "CONTEXT_WINDOW_EXCEEDED"
+        return actual.get("contextWindowExceeded") is True
+    return actual == "CONTEXT_WINDOW_EXCEEDED"
+
+
+def is_no_quota(actual: Any) -> bool:
+    if isinstance(actual, Mapping):
+        if "failure" in actual:
+            return actual["failure"].get("code") == "RATE_LIMIT"
+        return not actual.get("quotaExceeded") and not actual.get("contextWindowExceeded")
+    return actual == "RATE_LIMIT"
+
+
+def has_status(actual: Any) -> bool:
+    return isinstance(actual, Mapping) and "status" in actual.get("failure", {})
+
+
+def has_delay(actual: Any) -> bool:
+    return has_status(actual) and "providerRetryAfterMs" in actual["failure"]
+
+
 HANDLERS = {
     "failure": run_failure,
     "classify": run_classify,
@@ -158,4 +182,10 @@ PREDICATES = {
     "reset_signal": has_reset_signal,
     "error_elsewhere": has_error_elsewhere,
     "delay_elsewhere": has_delay_elsewhere,
+}
+RESULTS = {
+    "is_overflow": is_overflow,
+    "is_no_quota": is_no_quota,
+    "has_status": has_status,
+    "has_delay": has_delay,
 }
