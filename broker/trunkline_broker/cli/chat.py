@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import select
 import sys
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from trunkline_protocol.chunks import (
@@ -29,7 +29,7 @@ from trunkline_broker.cli.exits import ExitCode
 from trunkline_broker.cli.terminal import err, fail
 
 if TYPE_CHECKING:
-    from trunkline import GenerateOptions, LlmRuntime
+    from trunkline import LlmRuntime
 
 # A program that starts us may leave a pipe open that never says anything.
 SILENT_PIPE_S: Final = 1.0
@@ -55,14 +55,15 @@ def chat(
       trunkline chat < question.txt
     """
     text = _prompt(prompt)
-    wanted: dict[str, object] = {"provider": provider, "model": model}
-    if system:
-        wanted["system"] = system
-    if max_tokens is not None:
-        wanted["maxTokens"] = max_tokens
-    if temperature is not None:
-        wanted["temperature"] = temperature
-    failure = run_async(_streamed(text, wanted))
+    wanted: dict[str, Any] = {
+        "provider": provider,
+        "model": model,
+        "messages": text,
+        "system": system or None,
+        "max_tokens": max_tokens,
+        "temperature": temperature,
+    }
+    failure = run_async(_streamed(wanted))
     if failure is not None:
         fail(f"{failure.message} ({failure.code})")
 
@@ -89,12 +90,12 @@ def _piped_beside_an_argument() -> str:
     return ""
 
 
-async def _streamed(text: str, wanted: dict[str, object]) -> LlmFailure | None:
+async def _streamed(wanted: dict[str, Any]) -> LlmFailure | None:
     async with broker("chat") as llm:
-        options = await _options(llm, text, wanted)
+        await _choose(llm, wanted)
         printer = Printer()
         try:
-            async with llm.stream(options) as stream:
+            async with llm.stream(**wanted) as stream:
                 async for chunk in stream:
                     printer.show(chunk)
         except asyncio.CancelledError:
@@ -104,26 +105,19 @@ async def _streamed(text: str, wanted: dict[str, object]) -> LlmFailure | None:
         return printer.failure
 
 
-async def _options(llm: LlmRuntime, text: str, wanted: dict[str, object]) -> GenerateOptions:
-    import trunkline
-
-    provider, model = str(wanted["provider"]), str(wanted["model"])
-    if not provider:
+async def _choose(llm: LlmRuntime, wanted: dict[str, Any]) -> None:
+    """Fill in the provider and the model that were not named: the first of each."""
+    if not wanted["provider"]:
         known = await llm.list_providers()
         if not known:
             fail("no provider has a worker; see: trunkline status")
-        provider = known[0].id
-    if not model:
-        listed = await llm.list_models(provider)
+        wanted["provider"] = known[0].id
+    if not wanted["model"]:
+        listed = await llm.list_models(wanted["provider"])
         if not listed:
-            fail(f"provider {provider} lists no models; name one with --model", ExitCode.USAGE)
-        model = listed[0].id
-    message = trunkline.create_user_message(
-        [trunkline.TextBlock(text=text)], trunkline.UserMessageSource()
-    )
-    return trunkline.GenerateOptions.from_dict(
-        {**wanted, "provider": provider, "model": model, "messages": [message.to_dict()]}
-    )
+            text = f"provider {wanted['provider']} lists no models; name one with --model"
+            fail(text, ExitCode.USAGE)
+        wanted["model"] = listed[0].id
 
 
 class Printer:
@@ -161,9 +155,8 @@ class Printer:
     def end_line(self) -> None:
         """Start a new line unless the cursor stands at one."""
         if self._is_line_open:
-            stream = sys.stdout if sys.stdout.isatty() else sys.stderr
-            stream.write("\n")
-            stream.flush()
+            sys.stdout.write("\n")
+            sys.stdout.flush()
             self._is_line_open = False
 
     def _remark(self, text: str) -> None:

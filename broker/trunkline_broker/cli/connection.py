@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,7 +25,7 @@ def run_async(job: Coroutine[Any, Any, T]) -> T:
 
 
 @asynccontextmanager
-async def broker(name: str, endpoint: str | None = None) -> AsyncIterator[LlmRuntime]:
+async def broker(name: str, endpoint: str | None = None) -> AsyncGenerator[LlmRuntime]:
     """Connect as the command `name`.
 
     Args:
@@ -38,11 +38,10 @@ async def broker(name: str, endpoint: str | None = None) -> AsyncIterator[LlmRun
     import trunkline
 
     try:
-        runtime = await trunkline.connect(endpoint, name=f"trunkline {name}")
-    except trunkline.BrokerUnavailableError as exc:
+        async with trunkline.connect(endpoint, name=f"trunkline {name}") as llm:
+            yield llm
+    except trunkline.BrokerUnreachableError as exc:
         fail(str(exc), ExitCode.NO_BROKER)
-    async with runtime as llm:
-        yield llm
 
 
 async def ask(

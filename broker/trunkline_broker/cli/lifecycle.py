@@ -41,7 +41,8 @@ def up(
       trunkline up
       trunkline up --detach --config deploy/broker.example.toml
     """
-    from trunkline_broker.config import ConfigError, load
+    from trunkline_broker.config import load
+    from trunkline_broker.config_errors import ConfigError
     from trunkline_broker.locks import BrokerRunning, lock_holder
 
     try:

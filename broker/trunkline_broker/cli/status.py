@@ -57,9 +57,9 @@ def _print_head(document: dict[str, Any]) -> None:
         f"  up {duration(document.get('uptimeS', 0.0))}  {state}".rstrip(),
         style="bold",
     )
-    endpoints = document.get("endpoints", {})
-    if isinstance(endpoints, dict):
-        out().print(str(endpoints.get("control", "")), style="dim", markup=False)  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
+    for name, place in (("run directory", "runDir"), ("configuration", "config")):
+        if document.get(place):
+            out().print(f"{name} {document[place]}", style="dim", markup=False)
 
 
 def _print_pools(pools: Sequence[dict[str, Any]]) -> None:
