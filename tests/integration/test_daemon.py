@@ -30,7 +30,7 @@ from tests.support.timing import SLOW, until
 pytestmark = pytest.mark.integration
 ONLY_BROKER = "[broker]\ndrain_s = 5\n"
 FRAMES = 10_000
-IDLE_WINDOW_S = 3.0
+IDLE_WINDOW_S = 1.0
 
 
 @pytest.fixture
@@ -222,13 +222,14 @@ def test_nonsense_on_any_socket_is_survived(
             fool.send_multipart(_nonsense(rng, kinds, most_bytes))
             while fool.poll(0):
                 fool.recv_multipart()
-        fool.close()
-        context.term()
-        assert _answers(broker)
+        # What has not been read of a connection that closes is lost: first the facts, then the end.
         if name.endswith("control"):
             until(lambda: sum(broker.status()["refused"].values()) > FRAMES // 2)
         if name == "lane":
-            until(lambda: broker.status()["counters"].get("lane.stray", 0) >= FRAMES)
+            until(lambda: broker.status()["counters"].get("stray_lane_frames", 0) >= FRAMES)
+        assert _answers(broker)
+        fool.close()
+        context.term()
         until(lambda: open_files(broker.pid) <= files + 1)
         assert _idle_share(broker.pid) < 0.02
         assert rss_bytes(broker.pid) < memory + 16 * 2**20
