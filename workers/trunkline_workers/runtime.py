@@ -54,7 +54,7 @@ class AdapterRegistration:
                 `REGISTRATION_DISPOSED`.
         """
         await self._runtime.change(
-            lambda registry: registry.with_routes(
+            lambda registry: registry.require(self._handle).with_routes(
                 self._handle, captured_routes(providers, self._adapter)
             )
         )
@@ -79,7 +79,7 @@ class DirectoryRegistration:
                 `REGISTRATION_DISPOSED`.
         """
         await self._runtime.change(
-            lambda registry: registry.with_entries(
+            lambda registry: registry.require(self._handle).with_entries(
                 self._handle, _directory(entries, may_be_empty=True)
             )
         )

@@ -58,8 +58,8 @@ def test_a_route_has_one_adapter() -> None:
 def test_a_replacement_may_keep_drop_and_reorder_and_moves_to_the_end() -> None:
     registry = empty().with_adapter(1, "A", routes("a", "b")).with_adapter(2, "B", routes("c"))
     assert listed(registry.with_routes(1, routes("b", "a"))) == ["c", "b", "a"]
-    empty = registry.with_routes(1, [])
-    assert (listed(empty), empty.has(1)) == (["c"], True)
+    bare = registry.with_routes(1, [])
+    assert (listed(bare), bare.has(1)) == (["c"], True)
 
 
 def test_a_disposed_handle_can_not_be_replaced() -> None:

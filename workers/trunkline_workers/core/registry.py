@@ -17,6 +17,7 @@ from trunkline_workers.core.link import RegistrationSet
 
 A = TypeVar("A")
 
+_DISPOSED: Final = "this registration was disposed"
 MAX_HANDLES: Final = 1024  # registrations of one worker; its routes pass MAX_LIST_ENTRIES never
 
 
@@ -90,6 +91,16 @@ class Registry(Generic[A]):
             tuple(adapters), directory, tuple(item.settings_ns for item in self.discovery)
         )
 
+    def require(self, handle: int) -> Registry[A]:
+        """Return this registry, if a handle is registered.
+
+        Raises:
+            LlmError: `REGISTRATION_DISPOSED`.
+        """
+        if not self.has(handle):
+            raise LlmError(LlmFailure(_DISPOSED, Code.REGISTRATION_DISPOSED))
+        return self
+
     # --- candidates ----------------------------------------------------------------------------
 
     def with_adapter(self, handle: int, adapter: A, routes: Sequence[Route]) -> Registry[A]:
@@ -110,9 +121,7 @@ class Registry(Generic[A]):
         Raises:
             LlmError: `DUPLICATE_ADAPTER`; `REGISTRATION_DISPOSED`.
         """
-        found = next((item for item in self.adapters if item.handle == handle), None)
-        if found is None:
-            _disposed()
+        found = next(item for item in self.require(handle).adapters if item.handle == handle)
         self._check_routes(handle, routes)
         others = tuple(item for item in self.adapters if item.handle != handle)
         return replace(self, adapters=(*others, found._replace(routes=tuple(routes))))
@@ -134,8 +143,7 @@ class Registry(Generic[A]):
         Raises:
             LlmError: `DUPLICATE_DIRECTORY`; `REGISTRATION_DISPOSED`.
         """
-        if not any(item.handle == handle for item in self.directory):
-            _disposed()
+        self.require(handle)
         self._check_entries(handle, entries)
         others = tuple(item for item in self.directory if item.handle != handle)
         return replace(self, directory=(*others, DirectoryEntries(handle, tuple(entries))))
@@ -207,7 +215,3 @@ def _number(known: list[A], adapter: A) -> int:
 
 def _fail(code: str, message: str) -> NoReturn:
     raise LlmError(LlmFailure(message, code))
-
-
-def _disposed() -> NoReturn:
-    _fail(Code.REGISTRATION_DISPOSED, "this registration was disposed")
