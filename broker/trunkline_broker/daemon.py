@@ -46,6 +46,7 @@ from trunkline_broker.telemetry import Telemetry
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_RUNNING: Final = 4  # a live broker holds the run directory
+PULSE_S: Final = 0.5  # longest time between two ticks; so much of a standstill may go unnoticed
 TICK_DRAIN_FRAMES: Final = 2000  # most frames taken from a socket before a tick
 LOG_LIMIT_BYTES: Final = 8 * 1024 * 1024
 _LOG_CHECK_S: Final = 10.0
@@ -106,6 +107,7 @@ class Daemon:
         self._timer: asyncio.TimerHandle | None = None
         self._due_s = math.inf
         self._started_s = time.monotonic()
+        self._pulse_s = self._started_s + PULSE_S
         self._cleanup = contextlib.ExitStack()
         try:
             self._open()
@@ -199,9 +201,16 @@ class Daemon:
         self._arm()
 
     def _arm(self) -> None:
-        """Set the timer to the core's next deadline; one that is over already is left to fire."""
+        """Set the timer to the core's next deadline; one that is over already is left to fire.
+
+        Never later than one pulse after the last tick. How late a tick comes is all that the core
+        knows of a standstill (SIGSTOP, a paused machine), and after one of 10 s a deadline that
+        was 3 s away is only 7 s late: leases would be extended to this very moment, and expire.
+        """
         due_s = self._core.next_deadline_s()
-        wanted_s = math.inf if due_s is None or self._finished.done() else due_s
+        wanted_s = self._pulse_s if due_s is None else min(due_s, self._pulse_s)
+        if self._finished.done():
+            wanted_s = math.inf
         if wanted_s == self._due_s or self._due_s <= time.monotonic():
             return
         if self._timer is not None:
@@ -220,6 +229,7 @@ class Daemon:
             router.drain(TICK_DRAIN_FRAMES)
             router.look_again()
         self._due_s = math.inf
+        self._pulse_s = time.monotonic() + PULSE_S
         self.report(said.Ticked(lateness_s))
 
     def _on_stray(self, count: int) -> None:

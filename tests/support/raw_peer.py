@@ -15,6 +15,8 @@ from trunkline_protocol.limits import PROTOCOL_MAJOR, PROTOCOL_MINOR
 
 from tests.support.timing import SLOW
 
+_LINGER_MS = 200  # a broker that is dead or stopped takes nothing
+
 
 class NoAnswerError(AssertionError):
     """The broker said nothing in time."""
@@ -27,6 +29,7 @@ class RawClient:
         self.client = ClientId(os.urandom(16))
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._endpoint = endpoint
+        self._is_greeted = False
         self.socket = self._open(zmq.DEALER, endpoint)
 
     def __enter__(self) -> Self:
@@ -41,8 +44,10 @@ class RawClient:
         self.close()
 
     def close(self) -> None:
-        """Close every socket at once."""
-        self._context.destroy(0)
+        """Say BYE if it was greeted, and close every socket."""
+        if self._is_greeted:
+            self.send(frames.Bye("done"))
+        self._context.destroy(_LINGER_MS)
 
     def send(self, *sent: frames.Frame) -> None:
         """Send frames."""
@@ -74,7 +79,9 @@ class RawClient:
         """Greet and return the answer."""
         version = (PROTOCOL_MAJOR, PROTOCOL_MINOR)
         self.send(frames.Hello(version, self.client, os.getpid(), "raw"))
-        return self.receive_kind(frames.Welcome, timeout_s)
+        welcome = self.receive_kind(frames.Welcome, timeout_s)
+        self._is_greeted = True
+        return welcome
 
     def query(self, op: str, argument: object = None, timeout_s: float = 10.0) -> Any:
         """Ask the broker; return the value, or raise `AssertionError` with the failure."""
@@ -97,7 +104,7 @@ class RawClient:
 
     def _open(self, kind: int, address: str, routing_id: bytes = b"") -> zmq.Socket[bytes]:
         opened = self._context.socket(kind)
-        opened.setsockopt(zmq.LINGER, 1000)
+        opened.setsockopt(zmq.LINGER, _LINGER_MS)
         if routing_id:
             opened.setsockopt(zmq.ROUTING_ID, routing_id)
         opened.connect(address)
