@@ -15,7 +15,7 @@ from trunkline_protocol.ids import CallId, ClientId, QueryId
 from trunkline_broker.core.calls import Call
 from trunkline_broker.core.windows import StreamBudget
 
-GONE_GRACE_S: Final = 0.5  # process gone but connection open: a child inherited the descriptor
+GONE_GRACE_S: Final = 0.25  # process gone but connection open: a child inherited the descriptor
 REMOTE_GRACE_S: Final = 10.0  # ZMTP heartbeats noticed a dead link; a dropped link may come back
 
 
