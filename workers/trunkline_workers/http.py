@@ -30,6 +30,7 @@ _T = TypeVar("_T")
 TransportName = Literal["aiohttp", "httpx"]
 
 _DRAIN_S: Final = 0.1  # for the end of a body that is complete, so that its connection is reused
+_BEGIN_S: Final = 0.5  # a request begins within a few turns of the loop
 _CLOSE_S: Final = 5.0  # for all connections when the worker ends
 _DECODABLE: Final = frozenset({"", "identity", "gzip", "deflate"})
 
@@ -146,9 +147,15 @@ class HttpClient:
         return task
 
     def stream(
-        self, request: HttpRequest, limits: StreamLimits
+        self, request: HttpRequest, limits: StreamLimits, began: asyncio.Event
     ) -> contextlib.AbstractAsyncContextManager[httpx.Response]:
-        """Return httpx's own context of a streamed request."""
+        """Return httpx's own context of a streamed request.
+
+        Args:
+            request: to send.
+            limits: for the connection.
+            began: is set when the transport may be cancelled without losing a connection.
+        """
         if self._client is None:
             raise AssertionError("the client is used before open()")
         # aiohttp's `pool` limit also covers what its `connect` one leaves out: names and TLS.
@@ -159,7 +166,27 @@ class HttpClient:
             headers=request.headers,
             content=request.content,
             timeout=timeout,
+            extensions=self._extensions(began),
         )
+
+    def _extensions(self, began: asyncio.Event) -> dict[str, Any] | None:
+        """Have httpcore tell when it is safe to cancel.
+
+        Cancelled between choosing a connection, connecting it and sending on it, its pool keeps the
+        unused connection for ever (seen with httpcore 1.0.9). aiohttp has no such moment.
+        """
+        if self._options.transport == "aiohttp" and not self._options.http2:
+            began.set()
+            return None
+
+        async def trace(name: str, info: Mapping[str, object]) -> None:
+            del info
+            if name.endswith(".started"):
+                began.set()
+            elif name.startswith("connection.") and name.endswith(".complete"):
+                began.clear()
+
+        return {"trace": trace}
 
 
 def _new_client(options: ClientOptions) -> httpx.AsyncClient:
@@ -199,6 +226,7 @@ class _Exchange:
         self.head: asyncio.Future[httpx.Response] = asyncio.get_running_loop().create_future()
         self.body: AsyncIterator[bytes] | None = None
         self._client = client
+        self._began = asyncio.Event()
         self._closing = asyncio.Event()
         self._has_head = False
         self._is_complete = False
@@ -207,7 +235,7 @@ class _Exchange:
     async def _run(self, request: HttpRequest, limits: StreamLimits) -> None:
         head = self.head
         try:
-            async with self._client.stream(request, limits) as response:
+            async with self._client.stream(request, limits, self._began) as response:
                 self._has_head = True
                 if not head.done():
                     head.set_result(response)
@@ -228,9 +256,16 @@ class _Exchange:
         self._closing.set()
         if self._task.done() or is_complete:  # its end comes in the background
             return
-        if not self._has_head:
-            self._task.cancel()
-        await asyncio.wait([self._task])  # a second cancellation stops this wait, not the close
+        # A second cancellation stops the wait here, not the close itself.
+        await asyncio.wait([self._task if self._has_head else self._client.own(self._abort())])
+
+    async def _abort(self) -> None:
+        """Cancel the request before its answer has begun."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_BEGIN_S):
+                await self._began.wait()
+        self._task.cancel()
+        await asyncio.wait([self._task])
 
 
 async def _drain(body: AsyncIterator[bytes]) -> None:
@@ -360,6 +395,8 @@ def transport_failure(exc: Exception, connect_s: float) -> LlmFailure:
     if isinstance(exc, httpx.ConnectTimeout) and is_timeout:
         text = f"no connection to the provider: connect limit of {connect_s:g} s passed"
         return LlmFailure(text, Code.TIMEOUT)
+    if isinstance(exc, httpx.PoolTimeout):
+        return LlmFailure("no free connection in this worker", Code.TRANSPORT)
     if isinstance(exc, httpx.TimeoutException) and is_timeout:
         return LlmFailure("the connection to the provider timed out", Code.TIMEOUT)
     if isinstance(exc, httpx.DecodingError):

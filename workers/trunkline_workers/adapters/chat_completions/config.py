@@ -71,10 +71,9 @@ def read_config(options: Mapping[str, object]) -> ChatConfig:
     reader = OptionsReader(options)
     name = reader.choice("profile", PROFILES, "custom") or "custom"
     profile = _profile(reader, PROFILES[name])
-    base_url = _base_url(reader, profile)
     config = ChatConfig(
         profile=profile,
-        base_url=base_url,
+        base_url=(reader.text("baseUrl", profile.base_url) or "").rstrip("/"),
         key_env=reader.text("apiKeyEnv", profile.key_env) or "",
         key_file=reader.text("apiKeyFile") or "",
         key_header=reader.text("apiKeyHeader", "authorization") or "",
@@ -87,6 +86,7 @@ def read_config(options: Mapping[str, object]) -> ChatConfig:
         retry_policy=_retry_policy(reader),
     )
     reader.finish()
+    _check_base_url(reader, config.base_url)  # after unknown keys, which a misspelt one is
     return config
 
 
@@ -153,8 +153,7 @@ def _model(item: Mapping[str, object], position: int) -> ModelFacts:
     return model
 
 
-def _base_url(reader: OptionsReader, profile: Profile) -> str:
-    url = (reader.text("baseUrl", profile.base_url) or "").rstrip("/")
+def _check_base_url(reader: OptionsReader, url: str) -> None:
     if not url:
         raise reader.fail("baseUrl", "required by this profile, such as https://host/v1")
     parts = urlsplit(url)
@@ -162,7 +161,6 @@ def _base_url(reader: OptionsReader, profile: Profile) -> str:
         raise reader.fail("baseUrl", "a URL that begins with http:// or https:// is required")
     if parts.username or parts.password or parts.query:
         raise reader.fail("baseUrl", "a URL without credentials and query is required")
-    return url
 
 
 def _defaults(reader: OptionsReader, profile: Profile) -> RequestDefaults:

@@ -168,7 +168,7 @@ def read_untyped(value: object, *, lenient: bool = True) -> Chunk:
         MalformedPayloadError: the value can't be a chunk.
     """
     if not isinstance(value, dict):
-        raise MalformedPayloadError(f"a JSON object is required, not {_kind(value)}")
+        return Chunk(error=_listed_error(value))
     data = cast("dict[str, object]", value)
     choices, error = data.get("choices"), find_error(data)
     chunk = Chunk(usage=_map(data.get("usage")), error=error, x_groq=data.get("x_groq"))
@@ -178,6 +178,19 @@ def read_untyped(value: object, *, lenient: bool = True) -> Chunk:
         raise MalformedPayloadError(f"choices: a list is required, not {_kind(choices)}")
     chunk.choices = [_choice(item, lenient=lenient) for item in cast("list[object]", choices)]
     return chunk
+
+
+def _listed_error(value: object) -> object:
+    """Return the error in a list of one, as Gemini sends it.
+
+    Raises:
+        MalformedPayloadError: it is anything else.
+    """
+    if isinstance(value, list) and value:
+        item = cast("list[object]", value)[0]
+        if isinstance(item, dict) and (error := find_error(cast("dict[str, object]", item))):
+            return error
+    raise MalformedPayloadError(f"a JSON object is required, not {_kind(value)}")
 
 
 _SIGNS: Final = ("code", "error_code", "status_code", "statusCode")
