@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields
 from enum import Enum
+from functools import partial
 from typing import Any, Final, NamedTuple, cast, get_args, get_type_hints
 
 import msgpack  # pyright: ignore[reportMissingTypeStubs]  # it ships none
@@ -23,8 +24,17 @@ BAD_FRAME: Final = "BAD_FRAME"
 UNKNOWN_KIND: Final = "UNKNOWN_KIND"
 FRAME_TOO_LARGE: Final = "FRAME_TOO_LARGE"
 
-_pack = cast("Callable[[Any], bytes]", msgpack.packb)
-_unpackb = cast("Callable[..., Any]", msgpack.unpackb)
+# A lone surrogate is legal in JSON, so models and providers may utter one: it passes unchanged.
+_LENIENT: Final = "surrogatepass"
+_packb = cast("Callable[..., bytes]", msgpack.packb)
+_unpackb = partial(cast("Callable[..., Any]", msgpack.unpackb), unicode_errors=_LENIENT)
+
+
+def _pack(value: object) -> bytes:
+    try:
+        return _packb(value)  # strict packing is a third faster than lenient packing
+    except UnicodeEncodeError:
+        return _packb(value, unicode_errors=_LENIENT)
 
 
 class Direction(Enum):

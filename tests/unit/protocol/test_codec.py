@@ -11,6 +11,7 @@ import pytest
 from trunkline_protocol import chunks, codec, frames, limits
 from trunkline_protocol.codec import Direction
 from trunkline_protocol.failure import RemoteProtocolError
+from trunkline_protocol.ids import StreamKey
 
 from tests.support import golden
 
@@ -234,3 +235,11 @@ def test_parts_may_be_views() -> None:
     """Sockets hand out memory views when they do not copy."""
     parts = [memoryview(part) for part in codec.encode(frames.Probe(3))]
     assert codec.decode(parts, Direction.CLIENT_TO_BROKER) == frames.Probe(3)  # type: ignore[arg-type]
+
+
+def test_lone_surrogates_pass_lane_and_envelopes_unchanged() -> None:
+    """JSON allows a lone surrogate, so a provider may send one; it must not end the stream."""
+    text = "a\ud800b"
+    frame = codec.encode_lane(StreamKey(b"k" * 8), 0, [(1, 0, text)])
+    assert codec.decode_lane_arrays(frame, 1) == ((1, 0, text),)
+    assert codec.unpack_body(codec.pack_body({"text": text})) == {"text": text}
