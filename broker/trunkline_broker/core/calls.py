@@ -19,7 +19,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Final
+from typing import Any
 
 from trunkline_protocol.frames import Ended, Failed, HeldCall, Open
 from trunkline_protocol.ids import CallId, ClientId, Generation, LeaseId, RouteName, StreamKey
@@ -35,15 +35,6 @@ class CallState(Enum):
     RUNNING = "running"
     BACKOFF = "backoff"
     ENDED = "ended"
-
-
-_LEGAL: Final = {
-    (CallState.QUEUED, CallState.RUNNING),
-    (CallState.QUEUED, CallState.BACKOFF),
-    (CallState.RUNNING, CallState.BACKOFF),
-    (CallState.RUNNING, CallState.ENDED),
-    (CallState.BACKOFF, CallState.QUEUED),
-}
 
 
 @dataclass(slots=True, eq=False)
@@ -129,7 +120,7 @@ class Call:
     def queue(self, frame: Open, reason: str) -> None:
         """Wait with the given `OPEN`; also the next attempt of a call in BACKOFF."""
         if self.state is not CallState.QUEUED:
-            self._enter(CallState.QUEUED)
+            self._enter(CallState.BACKOFF, CallState.QUEUED)
             self._next_attempt(frame)
         self.waiting = frame
         self.queued_reason = reason
@@ -144,7 +135,7 @@ class Call:
         frame = self.waiting
         if frame is None:
             raise AssertionError("only a call that waits can be started")
-        self._enter(CallState.RUNNING)
+        self._enter(CallState.QUEUED, CallState.RUNNING)
         self.waiting = None
         self.worker = worker
         self.policy = policy
@@ -153,21 +144,22 @@ class Call:
 
     def rebind(self, worker: Generation) -> None:
         """A worker of an older broker holds what waits here: it runs already."""
-        self._enter(CallState.RUNNING)
+        self._enter(CallState.QUEUED, CallState.RUNNING)
         self.waiting = None
         self.worker = worker
 
     def end(self, frame: Ended | None, now_s: float) -> None:
         """Take the worker's report that the attempt is over; `None`: an older broker got it."""
-        self._enter(CallState.ENDED)
+        self._enter(CallState.RUNNING, CallState.ENDED)
         self.ended = frame
         self.heard_s = now_s
 
     def back_off(self, backoff: Backoff) -> None:
         """Wait for a retry; `attempt` is from now on the offered one."""
-        self._enter(CallState.BACKOFF)
-        if self.worker is not None:
-            self.tail = (self.attempt, self.worker)
+        self._enter(CallState.RUNNING, CallState.BACKOFF)
+        if self.worker is None:
+            raise AssertionError("a running call has a worker")
+        self.tail = (self.attempt, self.worker)
         self.attempt += 1
         self.retries = backoff.retry
         self.backoff = backoff
@@ -176,7 +168,7 @@ class Call:
 
     def re_offer(self, backoff: Backoff) -> None:
         """Go back to the retry that an older broker had decided."""
-        self._enter(CallState.BACKOFF)
+        self._enter(CallState.QUEUED, CallState.BACKOFF)
         self.waiting = None
         self.backoff = backoff
         self.is_retry_due = False
@@ -187,10 +179,10 @@ class Call:
         self.backoff = None
         self.lease = None  # one-shot: the attempt that failed has used it up
 
-    def _enter(self, state: CallState) -> None:
-        if (self.state, state) not in _LEGAL:
-            raise AssertionError(f"a call goes from {self.state} to {state}")
-        self.state = state
+    def _enter(self, before: CallState, after: CallState) -> None:
+        if self.state is not before:
+            raise AssertionError(f"a call goes from {self.state} to {after}")
+        self.state = after
 
 
 @dataclass(frozen=True, slots=True)
