@@ -1,0 +1,142 @@
+"""The processes of a measurement: broker, provider, agents; and what they used of the CPU."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+TIMEOUT_S: Final = 120.0
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+
+CONFIG: Final = """
+[worker.burst]
+adapter = "{root}/bench/adapters.py:BurstAdapter"
+
+[worker.mock]
+adapter = "chat_completions"
+providers = ["mock"]
+options = {{ baseUrl = "{url}", requireKey = false }}
+
+[worker.mock20]
+adapter = "chat_completions"
+providers = ["mock20"]
+options = {{ baseUrl = "{url}", requireKey = false, extraBody = {{ seed = 20 }} }}
+"""
+
+
+class Child:
+    """A Python module as a process that is told to go and answers with one line of JSON."""
+
+    def __init__(self, module: str, *arguments: str, environ: dict[str, str] | None = None) -> None:
+        self._popen = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments],
+            cwd=ROOT,
+            env={**os.environ, **(environ or {})},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Child:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        if self._popen.poll() is None:
+            self._popen.kill()
+        self._popen.communicate()
+
+    def line(self) -> str:
+        """Return the next line of its output.
+
+        Raises:
+            RuntimeError: it ended instead.
+        """
+        assert self._popen.stdout is not None
+        text = self._popen.stdout.readline()
+        if not text:
+            raise RuntimeError(f"{self._popen.args} ended with {self._popen.wait()}")
+        return text.strip()
+
+    def go(self) -> None:
+        """Let it start."""
+        assert self._popen.stdin is not None
+        self._popen.stdin.write("go\n")
+        self._popen.stdin.flush()
+
+    def result(self) -> Any:
+        """Return what it found out."""
+        return json.loads(self.line())
+
+    def end(self) -> None:
+        """Close its input and wait for its end."""
+        self._popen.communicate(timeout=TIMEOUT_S)
+
+
+class Rig:
+    """A running broker with its workers, beside a mock provider."""
+
+    def __init__(self, directory: Path, url: str) -> None:
+        self.directory = directory
+        self.url = url
+        self.environ = {"TRUNKLINE_RUN_DIR": str(directory / "run")}
+
+    def command(self, *arguments: str) -> str:
+        """Run the `trunkline` command and return its output.
+
+        Raises:
+            RuntimeError: it failed; its text is in the error.
+        """
+        done = subprocess.run(
+            [sys.executable, "-m", "trunkline_broker.cli.main", *arguments],
+            env={**os.environ, **self.environ},
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=TIMEOUT_S,
+        )
+        if done.returncode:
+            raise RuntimeError(f"trunkline {' '.join(arguments)}: {done.stderr}{done.stdout}")
+        return done.stdout
+
+    def cpu_s(self) -> dict[str, float]:
+        """Return the CPU seconds so far of the broker and of each pool, all threads."""
+        status = json.loads(self.command("status", "--json"))
+        used = {"broker": process_cpu_s(status["pid"])}
+        for pool in status["pools"]:
+            used[pool["name"]] = sum(process_cpu_s(s["pid"]) for s in pool["slots"] if s["pid"])
+        return used
+
+    def agent(self, *arguments: str) -> Child:
+        """Start an agent of `bench.agent`."""
+        return Child("bench.agent", *arguments, environ=self.environ)
+
+
+def process_cpu_s(pid: int) -> float:
+    """Return user and system seconds of a process, all threads (proc(5), fields 14 and 15)."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS
+
+
+@contextmanager
+def rig() -> Iterator[Rig]:
+    """Start provider, broker and workers; end all of them afterwards."""
+    with tempfile.TemporaryDirectory(prefix="tl-bench-") as name, Child("bench.provider") as mock:
+        directory = Path(name)
+        url = f"http://127.0.0.1:{mock.line()}/v1"
+        config = directory / "trunkline.toml"
+        config.write_text(CONFIG.format(root=ROOT, url=url))
+        running = Rig(directory, url)
+        running.command("up", "--detach", "--config", str(config))
+        try:
+            yield running
+        finally:
+            running.command("down", "--drain", "0")
