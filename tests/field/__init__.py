@@ -1,1 +1,1 @@
-"""Field cases: public bug reports of LLM clients and gateways, replayed through the real adapter."""
+"""Field cases: public bug reports of LLM gateways, replayed through the real adapter."""

@@ -37,7 +37,9 @@ def misses(outcome: Outcome, expected: dict[str, Any]) -> list[str]:
     found = [*_check_end(outcome, expected)]
     if "chunks" in expected:
         wanted, got = _wanted_blocks(expected["chunks"]), _blocks(outcome.chunks)
-        shown = [{key: block.get(key) for key in want} for want, block in zip(wanted, got)]
+        shown = [
+            {key: block.get(key) for key in want} for want, block in zip(wanted, got, strict=False)
+        ]
         if len(wanted) != len(got) or shown != wanted:
             found.append(f"blocks {got}, expected {wanted}")
         found += _check_usage(outcome, expected["chunks"])

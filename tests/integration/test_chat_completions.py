@@ -11,6 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from trunkline_protocol.attribution import user_agent
+from trunkline_protocol.chunks import Finish, TextDelta
+from trunkline_protocol.failure import LlmError
+from trunkline_workers.adapter import AdapterContext
+from trunkline_workers.adapters.chat_completions.adapter import ChatCompletionsAdapter
 
 from tests.field.scenarios import (
     abandoned_streams,
@@ -22,13 +27,8 @@ from tests.field.scenarios import (
     proxy_of_the_environment,
     read,
 )
-from tests.support.calls import DONE_EVENT, a_request, fast_options, text_event
+from tests.support.calls import DONE_EVENT, a_request, fast_options, text_event, until
 from tests.support.raw_http import Answer, RawServer
-from trunkline_protocol.attribution import user_agent
-from trunkline_protocol.chunks import Finish, TextDelta
-from trunkline_protocol.failure import LlmError
-from trunkline_workers.adapter import AdapterContext
-from trunkline_workers.adapters.chat_completions.adapter import ChatCompletionsAdapter
 
 pytestmark = pytest.mark.integration
 
@@ -63,8 +63,7 @@ async def test_a_stream_is_read_and_its_connection_reused(transport: str) -> Non
             chunks, failure = await read(made)
             assert failure is None
             assert text_of(chunks) == "Hello"
-            while made.connections_in_use:
-                await asyncio.sleep(0)
+            await until(lambda: made.connections_in_use == 0)
         assert server.connections == 1
         for exchange in server.exchanges:
             assert exchange.headers["user-agent"] == user_agent()
@@ -111,8 +110,7 @@ async def test_a_cancel_closes_the_connection_in_time(transport: str, held: str)
         task = asyncio.ensure_future(read(made))
         exchange = await server.exchange(0)
         if held == "mid-stream":
-            while exchange.sent == 0:
-                await asyncio.sleep(0)
+            await until(lambda: exchange.sent > 0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -123,17 +121,19 @@ async def test_a_cancel_closes_the_connection_in_time(transport: str, held: str)
 @transports
 async def test_a_cancel_during_connect_leaves_nothing(transport: str) -> None:
     """A call that is cancelled while it connects gives its slot back."""
-    async with RawServer(Answer(SHORT)) as server:
-        async with adapter(server, transport=transport, maxConnections=1) as made:
-            for turns in range(12):
-                task = asyncio.ensure_future(read(made))
-                for _ in range(turns):
-                    await asyncio.sleep(0)
-                task.cancel()
-                task.cancel()
-                await asyncio.wait({task})
-            chunks, failure = await read(made)
-            assert (text_of(chunks), failure) == ("Hello", None)
+    async with (
+        RawServer(Answer(SHORT)) as server,
+        adapter(server, transport=transport, maxConnections=1) as made,
+    ):
+        for turns in range(12):
+            task = asyncio.ensure_future(read(made))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            task.cancel()
+            await asyncio.wait({task})
+        chunks, failure = await read(made)
+        assert (text_of(chunks), failure) == ("Hello", None)
 
 
 @transports
@@ -212,9 +212,15 @@ async def test_a_cancel_wins_over_a_limit_that_passes_with_it() -> None:
 @transports
 @pytest.mark.parametrize(
     ("end", "chunked", "code"),
-    [("clean", True, "STREAM_CLOSED"), ("clean", False, "STREAM_CLOSED"), ("reset", True, "TRANSPORT")],
+    [
+        ("clean", True, "STREAM_CLOSED"),
+        ("clean", False, "STREAM_CLOSED"),
+        ("reset", True, "TRANSPORT"),
+    ],
 )
-async def test_a_cut_answer_is_a_failure(transport: str, end: Any, chunked: bool, code: str) -> None:
+async def test_a_cut_answer_is_a_failure(
+    transport: str, end: Any, chunked: bool, code: str
+) -> None:
     """Without a finish reason no end is a good one; what came is delivered."""
     answer = Answer(SHORT[:1], end=end, chunked=chunked)
     async with RawServer(answer) as server, adapter(server, transport=transport) as made:
@@ -284,9 +290,9 @@ async def test_a_200_that_is_no_stream_is_malformed(
     body: bytes, content_type: str, said: str
 ) -> None:
     """Never an empty success."""
-    async with RawServer(Answer([body], headers={"content-type": content_type})) as server:
-        async with adapter(server) as made:
-            _, failure = await read(made)
+    answer = Answer([body], headers={"content-type": content_type})
+    async with RawServer(answer) as server, adapter(server) as made:
+        _, failure = await read(made)
     assert failure is not None
     assert failure.code == "MALFORMED_RESPONSE"
     assert said in failure.message
@@ -327,11 +333,9 @@ async def test_no_exception_in_the_chain_holds_the_key() -> None:
     """The error that leaves the adapter has no cause or context that quotes the provider."""
     key = "qk-verysecret-123456789"
     answer = Answer([key.encode()], status=401)
-    async with RawServer(answer) as server:
-        async with adapter(server, {"KEY": key}, apiKeyEnv="KEY") as made:
-            with pytest.raises(LlmError) as caught:
-                async for _ in made.stream(a_request()):
-                    pass
+    async with RawServer(answer) as server, adapter(server, {"KEY": key}, apiKeyEnv="KEY") as made:
+        with pytest.raises(LlmError) as caught:
+            await anext(made.stream(a_request()))
     assert caught.value.code == "AUTH"
     exc: BaseException | None = caught.value
     while exc is not None:
@@ -381,7 +385,9 @@ async def test_nobody_listens() -> None:
 
 
 @transports
-async def test_a_server_that_closes_without_an_answer_is_a_transport_failure(transport: str) -> None:
+async def test_a_server_that_closes_without_an_answer_is_a_transport_failure(
+    transport: str,
+) -> None:
     """A disconnect before the head is no timeout."""
 
     def close(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -12,15 +12,15 @@ from typing import Any
 import httpx
 import pytest
 import pytest_asyncio
-
-from tests.field.scenarios import read
-from tests.support.calls import a_request
 from trunkline_protocol.chunks import BlockEnd, Finish, TextDelta, Usage
 from trunkline_protocol.failure import LlmError
 from trunkline_protocol.options import ToolSchema
 from trunkline_workers.adapter import AdapterContext
 from trunkline_workers.adapters.local.adapter import LocalAdapter
 from trunkline_workers.adapters.local.model_file import find_model
+
+from tests.field.scenarios import read
+from tests.support.calls import a_request, until
 
 pytestmark = [
     pytest.mark.integration,
@@ -37,7 +37,7 @@ SLOTS = 2
 async def local() -> AsyncIterator[LocalAdapter]:
     """Start the engine once: loading takes most of a second."""
     adapter = LocalAdapter.create(
-        AdapterContext(name="local", options={"slots": SLOTS, "contextWindow": 512, "threads": 2})
+        AdapterContext(name="local", options={"slots": SLOTS, "contextWindow": 512})
     )
     await adapter.open()
     yield adapter
@@ -48,6 +48,10 @@ async def busy_slots(adapter: LocalAdapter) -> int:
     async with httpx.AsyncClient(trust_env=False) as client:
         slots = (await client.get(f"{adapter.base_url}/slots")).json()
     return sum(slot["is_processing"] for slot in slots)
+
+
+async def is_idle(adapter: LocalAdapter) -> bool:
+    return await busy_slots(adapter) == 0
 
 
 async def test_a_chat_answer(local: LocalAdapter) -> None:
@@ -76,9 +80,7 @@ async def test_the_limit_of_the_output(local: LocalAdapter) -> None:
 
 async def test_stop_sequences(local: LocalAdapter) -> None:
     """Generation halts at the text, which is no part of the answer."""
-    request = a_request(
-        "Count: one two three four five six.", stop=("a", "e", "o"), max_tokens=64
-    )
+    request = a_request("Count: one two three four five six.", stop=("a", "e", "o"), max_tokens=64)
     chunks, failure = await read(local, request)  # type: ignore[arg-type]
     text = "".join(chunk.text for chunk in chunks if isinstance(chunk, TextDelta))
     # An answer that begins with a stop text is empty, and said to be.
@@ -101,9 +103,7 @@ async def test_a_cancel_frees_its_slot(local: LocalAdapter) -> None:
     await asyncio.gather(*(anext(stream) for stream in streams))
     assert await busy_slots(local) == SLOTS
     await asyncio.gather(*(stream.aclose() for stream in streams))  # type: ignore[attr-defined]
-    async with asyncio.timeout(5):
-        while await busy_slots(local):
-            await asyncio.sleep(0.02)
+    await until(lambda: is_idle(local))
     chunks, failure = await read(local, a_request("Hi", max_tokens=2))  # type: ignore[arg-type]
     assert failure is None
     assert chunks
@@ -120,7 +120,7 @@ async def test_tools_are_sent(local: LocalAdapter) -> None:
     """A tool call comes where the model yields one; this small one answers in text mostly."""
     parameters = {"type": "object", "properties": {"city": {"type": "string"}}}
     tool = ToolSchema(name="weather", description="Weather of a city", parameters=parameters)
-    request = a_request("What is the weather in Oslo?", tools=(tool,), max_tokens=48)
+    request = a_request("What is the weather in Oslo?", tools=(tool,), max_tokens=16)
     chunks, failure = await read(local, request)  # type: ignore[arg-type]
     assert failure is None
     last = chunks[-1]

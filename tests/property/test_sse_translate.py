@@ -1,4 +1,4 @@
-"""Any bytes through decoder and translator: well-formed chunks, one end, no matter how they are cut."""
+"""Any bytes through decoder and translator: well-formed chunks and one end, however cut."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 
 from hypothesis import given
 from hypothesis import strategies as st
-
 from trunkline_protocol.chunks import Finish, StreamChunk
 from trunkline_protocol.failure import LlmFailure
 from trunkline_protocol.grammar import GrammarChecker
@@ -23,7 +22,9 @@ RULES = (
 )
 
 # Values as providers send them, right and wrong in every place.
-words = st.sampled_from(["", "a", "<think>", "</think>", "{}", '{"x":1}', '{"x":', "\u2028", "\ud83d"])
+words = st.sampled_from(
+    ["", "a", "<think>", "</think>", "{}", '{"x":1}', '{"x":', "\u2028", "\ud83d"]
+)
 junk = st.recursive(
     st.none() | st.booleans() | st.integers(-3, 2**60) | st.floats(allow_nan=False) | words,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(words, inner, max_size=3),

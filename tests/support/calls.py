@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from trunkline_protocol.content import TextBlock
@@ -35,10 +38,18 @@ def fast_options(url: str, **changes: Any) -> dict[str, Any]:
     }
 
 
+async def until(fact: Callable[[], bool | Awaitable[bool]], timeout_s: float = 5.0) -> None:
+    """Wait until a fact that can only be asked for holds."""
+    async with asyncio.timeout(timeout_s):
+        while True:
+            answer = fact()
+            if answer if isinstance(answer, bool) else await answer:
+                return
+            await asyncio.sleep(0.005)
+
+
 def text_event(text: str, finish: str | None = None) -> bytes:
     """Return one event of a stream as bytes."""
-    import json
-
     delta = {"content": text} if text else {}
     choice = {"index": 0, "delta": delta, "finish_reason": finish}
     return b"data: " + json.dumps({"choices": [choice]}).encode() + b"\n\n"

@@ -44,12 +44,14 @@ class ClientOptions:
         transport: `aiohttp`, or `httpx` for its own.
         http2: speak HTTP/2 where the server does; needs the `httpx` transport and the `h2` package.
         trust_env: take proxies and certificates from the environment.
+        keep_alive: use a connection for several calls.
     """
 
     max_connections: int = 256
     transport: TransportName = "aiohttp"
     http2: bool = False
     trust_env: bool = True
+    keep_alive: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +193,8 @@ class HttpClient:
 
 def _new_client(options: ClientOptions) -> httpx.AsyncClient:
     headers = {**attribution_headers(), "accept-encoding": "identity"}
+    if not options.keep_alive:
+        headers["connection"] = "close"
     settings: dict[str, Any] = {  # httpx's own parameter types differ per parameter
         "headers": headers,
         "limits": httpx.Limits(

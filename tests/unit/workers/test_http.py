@@ -6,7 +6,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-
 from trunkline_protocol.failure import LlmError
 from trunkline_workers.clocks import StreamClocks, StreamLimits
 from trunkline_workers.credentials import KeySource
@@ -155,8 +154,10 @@ async def test_keys_of_the_environment() -> None:
     assert await KeySource(owner="w", variable="K", required=False).read() is None
     blank = KeySource(owner="w", variable="K", required=False, environ={"K": " "})
     assert await blank.read() is None
-    assert await _code(KeySource(owner="w", variable="K", environ={"K": ""})) == "INVALID_CREDENTIAL"
-    with pytest.raises(LlmError, match="variable K.*`env` list"):
+    assert (
+        await _code(KeySource(owner="w", variable="K", environ={"K": ""})) == "INVALID_CREDENTIAL"
+    )
+    with pytest.raises(LlmError, match=r"variable K.*`env` list"):
         await KeySource(owner="w", variable="K").read()
     with pytest.raises(LlmError, match="apiKeyEnv or apiKeyFile"):
         await KeySource(owner="w").read()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
 from trunkline_protocol.retry_policy import NormalRetryPolicy
 from trunkline_workers.adapters.chat_completions.config import read_config
 from trunkline_workers.adapters.chat_completions.profiles import PROFILES
@@ -62,7 +61,10 @@ def test_http2_uses_httpx_itself() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"baseURL": "https://h"}, ["baseURL: unknown option", "did you mean baseUrl", "allowed: "]),
+        (
+            {"baseURL": "https://h"},
+            ["baseURL: unknown option", "did you mean baseUrl", "allowed: "],
+        ),
         ({"zzz": 1, "baseUrl": "https://h"}, ["zzz: unknown option; allowed: ", "profile"]),
         ({"profile": "open-ai"}, ["profile: one of ", "openai"]),
         ({}, ["baseUrl: required"]),

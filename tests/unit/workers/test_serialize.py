@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-from tests.support.calls import a_request
 from trunkline_protocol.content import (
     ContentBlock,
     ImageAttachment,
@@ -26,6 +24,8 @@ from trunkline_workers.adapters.chat_completions.serialize import (
     build_body,
     image_blocks,
 )
+
+from tests.support.calls import a_request
 
 REPLAY = {
     "response": {"v": 1, "reasoningDetails": [{"type": "reasoning.text", "text": "mull"}]},

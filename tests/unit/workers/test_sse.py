@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 
 import pytest
-
 from trunkline_workers.sse import MAX_EVENT_BYTES, STRAY_BYTES, EventTooLargeError, SseDecoder
 
 
@@ -97,18 +96,14 @@ def test_lines_that_are_no_field_are_kept_up_to_a_bound() -> None:
 @pytest.mark.parametrize("line", [b"x" * 1_000_000, b"data: " + b"x" * 999_994 + b"\n"])
 def test_an_endless_event_is_refused(line: bytes) -> None:
     """Neither a line nor an event grows without bound."""
-    decoder = SseDecoder()
     with pytest.raises(EventTooLargeError):
-        for _ in range(MAX_EVENT_BYTES // len(line) + 2):
-            decoder.feed(line)
+        decoded(*[line] * (MAX_EVENT_BYTES // len(line) + 2))
 
 
 def test_an_event_of_many_empty_lines_is_refused() -> None:
     """Lines without any text count too."""
-    decoder = SseDecoder()
     with pytest.raises(EventTooLargeError):
-        for _ in range(40):
-            decoder.feed(b"data:\n" * 500_000)
+        decoded(*[b"data:\n" * 500_000] * 40)
 
 
 def test_small_reads_cost_no_more_than_linear() -> None:

@@ -7,7 +7,6 @@ import time
 from typing import Any
 
 import pytest
-
 from trunkline_protocol.chunks import BlockEnd, BlockStart, Finish, StreamChunk, Usage
 from trunkline_protocol.grammar import GrammarChecker
 from trunkline_protocol.http_failure import in_band_failure
@@ -256,7 +255,8 @@ def test_the_old_function_call_is_a_tool_call() -> None:
 
 
 @pytest.mark.parametrize(
-    ("output", "finish"), [(64, "max-tokens"), (10, "MALFORMED_RESPONSE"), (None, "MALFORMED_RESPONSE")]
+    ("output", "finish"),
+    [(64, "max-tokens"), (10, "MALFORMED_RESPONSE"), (None, "MALFORMED_RESPONSE")],
 )
 def test_cut_arguments_are_never_a_runnable_call(output: int | None, finish: str) -> None:
     """Arguments that do not parse end in a limit if it was reached, else in a failure."""
@@ -410,7 +410,10 @@ def test_the_end_without_a_finish_reason_is_a_failure() -> None:
     [
         ({"error": {"message": "slow down", "code": 429}}, "RATE_LIMIT"),
         ({"error": "boom"}, "SERVER"),
-        ({"choices": [], "error": {"code": 400, "message": "prompt is too long: 2 > 1"}}, "CONTEXT_WINDOW_EXCEEDED"),
+        (
+            {"choices": [], "error": {"code": 400, "message": "prompt is too long: 2 > 1"}},
+            "CONTEXT_WINDOW_EXCEEDED",
+        ),
         ({"object": "error", "message": "bad", "code": 400}, "INVALID_REQUEST"),
         ({"type": "error", "error": {"type": "overloaded_error"}}, "SERVER"),
         ({"choices": [{"delta": {}, "error": {"code": 502, "message": "x"}}]}, "SERVER"),
@@ -483,7 +486,8 @@ def test_nothing_after_the_end_is_read() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pending", "code"), [(DONE, None), (chunk(finish="stop"), None), (b'{"choices":[', "STREAM_CLOSED")]
+    ("pending", "code"),
+    [(DONE, None), (chunk(finish="stop"), None), (b'{"choices":[', "STREAM_CLOSED")],
 )
 def test_an_event_without_its_blank_line(pending: bytes, code: str | None) -> None:
     """It counts if it is whole by its own framing."""

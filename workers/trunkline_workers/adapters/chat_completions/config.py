@@ -203,6 +203,7 @@ def _client(reader: OptionsReader) -> ClientOptions:
         transport=cast("TransportName", transport),
         http2=http2,
         trust_env=reader.flag("trustEnv", default=True),
+        keep_alive=reader.flag("keepAlive", default=True),
     )
 
 

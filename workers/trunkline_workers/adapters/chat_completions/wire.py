@@ -190,7 +190,8 @@ def _listed_error(value: object) -> object:
         item = cast("list[object]", value)[0]
         if isinstance(item, dict) and (error := find_error(cast("dict[str, object]", item))):
             return error
-    raise MalformedPayloadError(f"a JSON object is required, not {_kind(value)}")
+    kind = _kind(cast("object", value))
+    raise MalformedPayloadError(f"a JSON object is required, not {kind}")
 
 
 _SIGNS: Final = ("code", "error_code", "status_code", "statusCode")

@@ -29,7 +29,7 @@ class LocalConfig:
         context_window: tokens of one conversation, request and response.
         slots: conversations generated at the same time; more wait.
         max_tokens: output limit of calls that set none.
-        threads: of the engine; `None`: its own choice.
+        threads: of the engine; `None`: half of the cores.
         verbosity: of the engine's log, 0 to 5.
         idle_s: silence of the engine that counts as a stall.
         retry_policy: captured with the route.
@@ -62,8 +62,10 @@ class LocalConfig:
         return replace(
             config,
             profile=replace(config.profile, request=request),
-            # Loopback: a proxy of the environment must not come between.
-            client=ClientOptions(max_connections=1024, trust_env=False),
+            # Loopback: a proxy of the environment must not come between. The engine's server
+            # closes after every stream, whatever its headers say, so a connection kept for the
+            # next call may be gone when that comes.
+            client=ClientOptions(max_connections=1024, trust_env=False, keep_alive=False),
         )
 
 
