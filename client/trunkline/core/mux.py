@@ -149,12 +149,15 @@ class Mux:
             The call, and effects. It is over already, with `OVERLOADED`, beyond
             `MAX_OPEN_CALLS_PER_CLIENT`.
         """
-        stream = StreamState(call, request, self._drawn.stream_key(), now_s)
+        stream = self._new_stream(call, request, now_s)
         if len(self._calls) >= limits.MAX_OPEN_CALLS_PER_CLIENT or self._link.has_given_up:
             return stream, stream.give_up(self._refusal())
         self._calls[stream.call] = stream
         self._by_key[stream.stream_key] = stream
         return stream, self._absorb(stream, stream.speak(now_s), now_s)
+
+    def _new_stream(self, call: CallId, request: CallRequest, now_s: float) -> StreamState:
+        return StreamState(call, request, self._drawn.stream_key(), now_s)
 
     def _refusal(self) -> LlmFailure:
         if self._link.has_given_up:
@@ -224,7 +227,7 @@ class Mux:
         for stream in list(self._calls.values()):
             if stream.has_position:
                 told.append(stream.restated(now_s))
-                self._schedule(stream)
+                self._schedule(stream, now_s)
             else:
                 effects.extend(self._absorb(stream, stream.speak(now_s), now_s))
         effects.extend(_restates(told))
@@ -406,12 +409,9 @@ class Mux:
                 continue
             if stream.is_suspect(now_s):
                 effects.extend(self._link.doubt(self._drawn.nonce(), now_s))
-            effects.extend(self._absorb(stream, stream.on_tick(now_s), now_s))
             if self._link.is_up and stream.is_quiet(now_s):
                 quiet.append(stream.restated(now_s))
-            # Without a broker nothing is said, so what is due stays due: look again later.
-            pause_s = 0.0 if self._link.is_up else limits.REPEAT_AFTER_S
-            self._schedule(stream, now_s + pause_s)
+            effects.extend(self._absorb(stream, stream.on_tick(now_s), now_s))
         return [*effects, *_restates(quiet)]
 
     def _is_orphaned(self, stream: StreamState, now_s: float) -> bool:
@@ -470,11 +470,14 @@ class Mux:
         self._by_key.pop(stream.stream_key, None)
         stream.scheduled_s = _NEVER_S
 
-    def _schedule(self, stream: StreamState, now_s: float = 0.0) -> None:
-        """Look at the call again at its next deadline; a later deadline is found out then."""
-        if stream.phase is Phase.CLOSED:
-            return
-        at_s = max(stream.next_deadline_s(), now_s)
+    def _schedule(self, stream: StreamState, now_s: float) -> None:
+        """Look at the call again at its next deadline; a later deadline is found out then.
+
+        What is due but can't be done, such as restating without a broker, is looked at later.
+        """
+        at_s = stream.next_deadline_s()
+        if at_s <= now_s:
+            at_s = now_s + limits.RESUME_AFTER_S
         if at_s < stream.scheduled_s:
             stream.scheduled_s = at_s
             heappush(self._heap, (at_s, stream.call))
