@@ -41,6 +41,10 @@ DRAIN_FRAMES: Final = 64  # of one turn; then the loop looks at everybody else
 SEND_LIMIT_FRAMES: Final = 2 * limits.MAX_OPEN_CALLS_PER_CLIENT
 RECEIVE_LIMIT_FRAMES: Final = 500  # of one peer; it waits beyond it
 LINGER_MS: Final = 200  # the last frames before the end of the process
+# Plain numbers: pyzmq's enumerations cost three times as much as the calls they are for (measured).
+_NOW: Final = int(zmq.DONTWAIT)
+_MORE: Final = int(zmq.DONTWAIT | zmq.SNDMORE)
+_SOURCE: Final = int(zmq.SRCFD)
 _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid: unix(7)
 _MONITOR_EVENT: Final = struct.Struct("=Hi")
 
@@ -103,7 +107,7 @@ class Router:
         """Take up to `most` frames that have arrived; return how many there were."""
         for taken in range(most):
             try:
-                head = self._socket.recv(zmq.DONTWAIT, copy=False)
+                head = self._socket.recv(_NOW, copy=False)
             except zmq.Again:
                 return taken
             self._take(head)
@@ -112,7 +116,7 @@ class Router:
     def send(self, peer: bytes, frame: Frame) -> None:
         """Send a frame, or drop and count it where the peer is gone or does not read."""
         try:
-            self._socket.send_multipart([peer, *encode(frame)], zmq.DONTWAIT)
+            self._send_parts(peer, encode(frame))
         except zmq.Again:
             self._to.on_count("control.peer_stuck")
             self._forget(peer)
@@ -122,6 +126,14 @@ class Router:
             self._to.on_count("control.peer_unreachable")
             self._forget(peer)
         self.look_again()
+
+    def _send_parts(self, peer: bytes, parts: list[bytes]) -> None:
+        """Send the parts of one frame; only the first of them can fail."""
+        send = self._socket.send
+        send(peer, _MORE)
+        last = len(parts) - 1
+        for number, part in enumerate(parts):
+            send(part, _MORE if number < last else _NOW)
 
     def close(self) -> None:
         """Leave the loop and close; frames already sent have `LINGER_MS` to leave."""
@@ -151,8 +163,8 @@ class Router:
             self._on_readable()
 
     def _take(self, head: zmq.Frame) -> None:
-        peer, fd = head.bytes, head.get(zmq.SRCFD)
-        parts = self._parts()
+        peer, fd = head.bytes, head.get(_SOURCE)
+        parts = self._parts(head)
         known = self._note(peer, fd)
         try:
             frame = decode(parts, self._way)
@@ -161,13 +173,14 @@ class Router:
         else:
             self._to.on_frame(peer, frame, known.pid)
 
-    def _parts(self) -> list[bytes]:
+    def _parts(self, head: zmq.Frame) -> list[bytes]:
         """Read the parts behind the routing id; those beyond what a frame may have are dropped."""
         parts: list[bytes] = []
-        while self._socket.getsockopt(zmq.RCVMORE):
-            part = self._socket.recv(zmq.DONTWAIT)
+        part = head
+        while part.more:
+            part = self._socket.recv(_NOW, copy=False)
             if len(parts) <= limits.MAX_PARTS:
-                parts.append(part)
+                parts.append(part.bytes)
         return parts
 
     # --- connections ------------------------------------------------------------------------

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Final, cast
 
 import zmq
+
+_EVENTS: Final = int(zmq.EVENTS)
+_READABLE: Final = int(zmq.POLLIN)
 
 Socket = zmq.Socket[bytes]
 Context = zmq.Context[zmq.Socket[bytes]]
@@ -17,4 +20,4 @@ def descriptor(socket: Socket) -> int:
 
 def has_input(socket: Socket) -> bool:
     """Say whether a frame can be received now; also what re-arms the descriptor."""
-    return bool(cast("int", socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+    return bool(cast("int", socket.get(_EVENTS)) & _READABLE)
