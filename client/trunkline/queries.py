@@ -57,7 +57,7 @@ async def resolve_call_config(asker: Asker, config: LlmCallConfig) -> LlmCallCon
 async def provider_retry_policy(asker: Asker, provider: str) -> ResolvedRetryPolicy:
     """Ask for the policy captured with a route."""
     op = "providerRetryPolicy"
-    answer = await asker.query(op, provider)
+    answer = await asker.query(op, provider=provider)
     return _read(op, policy_from_dict, answer)
 
 

@@ -133,6 +133,7 @@ class StreamState:
         "_is_accepted",
         "_notice",
         "_quiet_s",
+        "_reopened_s",
         "_repeat_at_s",
         "_repeat_s",
         "_restated_s",
@@ -165,6 +166,7 @@ class StreamState:
         self.was_sent = False
         self.scheduled_s = float("inf")
         self._body = request.body
+        self._reopened_s = float("-inf")
         self._has_seen = False  # by the application, of any attempt
         self._notice: RetryNotice | None = None
         self._begin(stream_key, now_s)
@@ -432,10 +434,7 @@ class StreamState:
             case Phase.OPENING:
                 return self._open(now_s)
             case Phase.OPEN | Phase.TAIL:
-                if self.intake.expected:
-                    return self._fail(_WORKER_LOST)
-                self._begin(self.stream_key, now_s)
-                return self._open(now_s)
+                return self._on_really_lost(now_s)
             case Phase.HELD:
                 return self._end_held()
             case Phase.BACKOFF:
@@ -445,6 +444,16 @@ class StreamState:
                 return NOTHING
             case Phase.CLOSED:
                 return NOTHING
+
+    def _on_really_lost(self, now_s: float) -> Effects:
+        if not self.intake.expected:
+            self._begin(self.stream_key, now_s)
+            self._reopened_s = now_s
+            return self._open(now_s)
+        if now_s - self._reopened_s < QUIET_AFTER_S:
+            # It may answer what was said before the OPEN, and lane frames of that overtook it.
+            return NOTHING
+        return self._fail(_WORKER_LOST)
 
     def on_retry(self, frame: Retry, stream_key: StreamKey, now_s: float) -> Effects:
         """Take the offer of a further attempt, or turn it down if chunks were already seen."""
