@@ -2,9 +2,9 @@
 
 It does no I/O and does not know what a payload means, nor that `[DONE]` ends a chat-completions
 stream. It follows the WHATWG rules (HTML standard, 9.2.6) with these choices: a CR ends its line at
-once instead of waiting for the byte after it, events without data are not dispatched, and field
-names other than `data` are read over. Payloads stay bytes, since a character may be split over two
-reads and the JSON decoder checks UTF-8 itself.
+once instead of waiting for the byte after it, events without data are not dispatched, and of the
+other fields only `event: error` is told apart. Payloads stay bytes, since a character may be split
+over two reads and the JSON decoder checks UTF-8 itself.
 
 The work is linear: bytes of an unfinished line are kept as they came and joined once.
 """
@@ -23,6 +23,10 @@ _OTHER_FIELDS: Final = frozenset({b"event", b"id", b"retry"})
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 
 
+class ErrorEvent(bytes):
+    """The payload of an event whose `event:` field is `error`; equal to its bytes."""
+
+
 class EventTooLargeError(ValueError):
     """An event passed `MAX_EVENT_BYTES`; the decoder must not be fed again."""
 
@@ -39,6 +43,7 @@ class SseDecoder:
         "_at_start",
         "_data",
         "_data_bytes",
+        "_is_error",
         "_on_comment",
         "_parts",
         "_parts_bytes",
@@ -60,6 +65,7 @@ class SseDecoder:
         self._parts: list[bytes] = []  # the unfinished line, as it came
         self._parts_bytes = 0
         self._data: list[bytes] = []  # data lines of the unfinished event
+        self._is_error = False  # the unfinished event says that it is an error
         self._data_bytes = 0  # one per line more than the texts, so that empty lines count too
         self._stray = b""
         self._at_start = True
@@ -92,7 +98,9 @@ class SseDecoder:
         if b"\r" in data:
             self._skip_lf = data.endswith(b"\r")
             return self._lines(_LINE_END.split(data))
-        return self._lines(data.split(b"\n")) if self._data else self._events(data)
+        if self._data or self._is_error:
+            return self._lines(data.split(b"\n"))
+        return self._events(data)
 
     def finish(self) -> bytes | None:
         """Take the end of the body; return the payload of an event that lacks its blank line.
@@ -132,6 +140,8 @@ class SseDecoder:
                 self._field(line)
             elif self._data:
                 out.append(self._take())
+            else:
+                self._is_error = False
         self._keep(rest)
         return out
 
@@ -148,6 +158,8 @@ class SseDecoder:
                 self._on_comment(value.removeprefix(b" "))
         elif name in _OTHER_FIELDS:
             self.has_events = True
+            if name == b"event":
+                self._is_error = value.strip() == b"error"
         elif len(self._stray) < STRAY_BYTES:
             self._stray += line[: STRAY_BYTES - len(self._stray)] + b"\n"
 
@@ -156,6 +168,9 @@ class SseDecoder:
         payload = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
         self._data.clear()
         self._data_bytes = 0
+        if self._is_error:
+            self._is_error = False
+            return ErrorEvent(payload)
         return payload
 
     def _join(self) -> bytes:

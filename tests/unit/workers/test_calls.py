@@ -229,7 +229,7 @@ def test_a_chunk_larger_than_a_frame_travels_alone() -> None:
     assert [len(chunks) for _, chunks in lane(effects)] == [1, 1, 1]
 
 
-@pytest.mark.parametrize("bad", ["\ud800", object(), 2**70])
+@pytest.mark.parametrize("bad", [object(), 2**70])
 def test_a_chunk_without_a_form_ends_the_stream_behind_the_good_ones(bad: object) -> None:
     calls = running(window_chunks=9)
     arrays = [*texts("a"), (1, 0, bad), *texts("b")]

@@ -5,7 +5,13 @@ from __future__ import annotations
 import time
 
 import pytest
-from trunkline_workers.sse import MAX_EVENT_BYTES, STRAY_BYTES, EventTooLargeError, SseDecoder
+from trunkline_workers.sse import (
+    MAX_EVENT_BYTES,
+    STRAY_BYTES,
+    ErrorEvent,
+    EventTooLargeError,
+    SseDecoder,
+)
 
 
 def decoded(*reads: bytes) -> list[bytes]:
@@ -56,6 +62,20 @@ def test_only_the_first_bom_is_taken_off() -> None:
 def test_events_without_data_are_not_dispatched() -> None:
     """Blocks of retry, id, event and comments give nothing."""
     assert decoded(b"retry: 3\n\nid: 7\n: ping\n\nevent: message\n\ndata: a\n\n") == [b"a"]
+
+
+def test_events_that_say_error_are_told_apart() -> None:
+    """The mark belongs to its own event alone, also when it comes in another read."""
+    decoder = SseDecoder()
+    body = b"event: error\ndata: a\n\ndata: b\n\nevent: error\n\ndata: c\n\nevent: error\n"
+    payloads = decoder.feed(body) + decoder.feed(b"data: d\n\ndata: e\n\n")
+    assert [(p, isinstance(p, ErrorEvent)) for p in payloads] == [
+        (b"a", True),
+        (b"b", False),
+        (b"c", False),
+        (b"d", True),
+        (b"e", False),
+    ]
 
 
 def test_comments_are_counted_and_handed_out() -> None:

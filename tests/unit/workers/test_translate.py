@@ -12,6 +12,7 @@ from trunkline_protocol.grammar import GrammarChecker
 from trunkline_protocol.http_failure import in_band_failure
 from trunkline_workers.adapters.chat_completions.profiles import PROFILES, ResponseRules
 from trunkline_workers.adapters.chat_completions.translate import DONE, Translator
+from trunkline_workers.sse import ErrorEvent
 
 LENIENT = ResponseRules()
 EXACT = PROFILES["deepseek"].response
@@ -291,6 +292,13 @@ def test_deepseeks_calls_are_passed_on_unchanged() -> None:
     assert (result.finish, result.blocks[0]["arguments"]) == ("tool-calls", "{bad")
 
 
+def test_a_call_without_an_id_gets_one() -> None:
+    """It could not be answered otherwise; ids of one response differ."""
+    deltas = (call(0, name="f", arguments="{}"), call(1, id="", name="g", arguments="{}"))
+    result = Result(*map(chunk, deltas), chunk(finish="tool_calls"), DONE, id_prefix="made_")
+    assert [block["id"] for block in result.blocks] == ["made_0", "made_1"]
+
+
 # --- usage ------------------------------------------------------------------------------------
 
 COUNTS = {"prompt_tokens": 7, "completion_tokens": 2}
@@ -427,6 +435,30 @@ def test_errors_inside_a_stream_end_it(payload: dict[str, Any], code: str) -> No
         result = Result(*before, json.dumps(payload).encode(), chunk(finish="stop"), DONE)
         assert result.thrown is not None
         assert result.thrown.code == code
+
+
+@pytest.mark.parametrize(
+    ("payload", "code"),
+    [
+        (b'{"message":"overloaded"}', "SERVER"),
+        (b'{"error":{"code":429,"message":"x"}}', "RATE_LIMIT"),
+        (b"rate limit reached", "RATE_LIMIT"),
+    ],
+)
+def test_an_event_that_says_error_is_one(payload: bytes, code: str) -> None:
+    """The field of the event counts, whatever its data looks like."""
+    result = Result(chunk({"content": "x"}), ErrorEvent(payload), DONE)
+    assert result.thrown is not None
+    assert result.thrown.code == code
+
+
+def test_events_that_ran_together_are_taken_apart() -> None:
+    """A server that forgets the blank lines is still understood; broken JSON is not."""
+    joined = b"\n".join([chunk({"content": "a"}), chunk({"content": "b"}, "stop"), DONE])
+    assert Result(joined).blocks == [{"type": "text", "text": "ab"}]
+    broken = Result(chunk({"content": "a"}) + b"\n{")
+    assert broken.thrown is not None
+    assert broken.thrown.code == "MALFORMED_RESPONSE"
 
 
 @pytest.mark.parametrize("payload", [{"error": None}, {"error": {}}, {"message": "queued"}, {}])

@@ -7,6 +7,7 @@ bytes and limits are `http`'s and `streaming`'s.
 from __future__ import annotations
 
 import json
+import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -196,6 +197,7 @@ class ChatCompletionsAdapter(LlmAdapter):
             partial(in_band_failure, request_id=response_id),
             max_tokens=options.max_tokens,
             context_window=self._facts(options.model).context_window or config.context_window,
+            id_prefix=f"call_{secrets.token_hex(6)}_",
         )
 
     async def _request(self, options: GenerateOptions, key: str | None) -> HttpRequest:

@@ -140,9 +140,13 @@ class OpenBlocks:
         """End every block but one that must not look complete."""
         out += [block.end() for block in self._all if block is not broken]
 
-    def fill_blank_arguments(self, out: list[StreamChunk]) -> None:
-        """Give calls whose arguments are blank an empty JSON object."""
-        out += [call.delta("{}") for call in self.calls if not call.arguments().strip()]
+    def complete_calls(self, id_prefix: str, out: list[StreamChunk]) -> None:
+        """Give calls what they need to be run and answered: an id, and arguments that are JSON."""
+        for call in self.calls:
+            is_blank = not call.arguments().strip()
+            if is_blank or not call.id:
+                call.id = call.id or f"{id_prefix}{call.index}"
+                out.append(call.delta("{}" if is_blank else ""))
 
     def broken_call(self) -> CallState | None:
         """Return the first call whose arguments are no JSON, or `None`."""

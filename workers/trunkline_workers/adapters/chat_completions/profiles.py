@@ -24,9 +24,10 @@ class ResponseRules:
     Attributes:
         lenient: read the shapes outside DeepSeek's documented API: all names of the reasoning
             field, content parts, refusals, `message` for `delta`, other words for a finish reason.
-        repairs_tool_calls: blank arguments become `{}`, a new id and name under a used index is a
-            new call, a response that ended by calling tools ends in `tool-calls` whatever the
-            provider says, and arguments that are no JSON are never reported as a runnable call.
+        repairs_tool_calls: blank arguments become `{}`, a missing id is made up, a new id and name
+            under a used index is a new call, a response with calls ends in `tool-calls` even if the
+            provider says `stop`, and arguments that are no JSON are never reported as a call that
+            can be run.
         inline_thinking: whether `<think>` at the start of the content is reasoning; `prefilled`:
             the prompt template has already opened it.
     """

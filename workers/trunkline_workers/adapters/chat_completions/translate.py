@@ -32,6 +32,7 @@ from trunkline_workers.adapters.chat_completions.wire import (
     decode_untyped,
     find_error,
 )
+from trunkline_workers.sse import ErrorEvent
 
 DONE: Final = b"[DONE]"
 REPLAY_VERSION: Final = 1
@@ -78,6 +79,7 @@ class Translator:
         *,
         max_tokens: int | None = None,
         context_window: int | None = None,
+        id_prefix: str = "call_",
     ) -> None:
         """Start before the first payload.
 
@@ -86,6 +88,8 @@ class Translator:
             classify: turns what the provider calls an error into a failure.
             max_tokens: output limit of the request, if it had one.
             context_window: of the model in tokens, if known.
+            id_prefix: of the ids given to tool calls for which the provider sent none; with a
+                random part they are unique in a conversation.
         """
         self.is_done = False
         self.failure: LlmFailure | None = None
@@ -93,6 +97,7 @@ class Translator:
         self.moves = 0
         self._rules = rules
         self._classify = classify
+        self._id_prefix = id_prefix
         self._max_tokens = max_tokens
         self._context_window = context_window
         self._blocks = OpenBlocks()
@@ -122,14 +127,29 @@ class Translator:
             try:
                 chunk = decode(payload, lenient=lenient)
             except MalformedPayloadError as exc:
-                self._fail(LlmFailure(str(exc), Code.MALFORMED_RESPONSE), out)
-                break
+                self._on_malformed(payload, exc, out, lenient=lenient)
+                continue
             if plain and (text := _only_text(chunk)) is not None:
                 self.moves += 1
                 self._blocks.add_text(text, out)
             else:
+                if isinstance(payload, ErrorEvent) and not chunk.error:
+                    chunk.error = decode_untyped(payload)
                 self._take(chunk, out)
         return out
+
+    def _on_malformed(
+        self, payload: bytes, exc: MalformedPayloadError, out: list[StreamChunk], *, lenient: bool
+    ) -> None:
+        """Take a payload that is no JSON: an error in words, or events that ran together."""
+        if isinstance(payload, ErrorEvent):
+            self._fail(self._classify(payload.decode(errors="replace")), out)
+            return
+        lines = payload.split(b"\n") if lenient else []
+        if len(lines) > 1 and all(not line or _is_whole(line) for line in lines):
+            out += self._feed(lines, lenient=lenient)  # a server without blank lines
+        else:
+            self._fail(LlmFailure(str(exc), Code.MALFORMED_RESPONSE), out)
 
     def end(self, pending: bytes | None = None, stray: bytes = b"") -> list[StreamChunk]:
         """Take the end of the stream without `[DONE]`.
@@ -332,7 +352,7 @@ class Translator:
         broken: CallState | None = None
         if self._rules.repairs_tool_calls:
             if reason.failure is None:
-                self._blocks.fill_blank_arguments(out)
+                self._blocks.complete_calls(self._id_prefix, out)
             broken = self._blocks.broken_call()
             reason = self._repaired(reason, broken)
         shown_as_whole = reason.kind == "max-tokens"
