@@ -24,7 +24,9 @@ class AppIdentity:
 
 
 APP_IDENTITY: Final = AppIdentity(
-    product="trunkline", version=__version__, url="https://pypi.org/project/trunkline/"
+    product="trunkline",
+    version=__version__,
+    url="https://trunkline.example",  # RFC 2606: the project has no public home yet
 )
 
 

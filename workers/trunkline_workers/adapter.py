@@ -69,14 +69,14 @@ class LlmAdapter(ABC):
         """Name the routes to register when the configuration names none."""
         return ()
 
-    async def open(self) -> None:
+    async def open(self) -> None:  # noqa: B027  # optional to override
         """Acquire what needs a running loop (clients, servers, models); called once, before READY.
 
         Raises:
             LlmError: the adapter cannot serve; the worker ends and says why.
         """
 
-    async def close(self) -> None:
+    async def close(self) -> None:  # noqa: B027  # optional to override
         """Release what `open` acquired; called once, after the last stream has ended."""
 
     def provider_info(self, provider: str) -> LlmProviderInfo:
