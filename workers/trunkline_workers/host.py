@@ -169,6 +169,7 @@ class Host:
             await asyncio.sleep(max(0.0, due_s - self._clock()))
             now_s = self._clock()
             self._control.drain()
+            self._lane.drain()
             self._leases.on_tick(now_s)
             figures = {**process_figures(), "counters": dict(self._counters)}
             self._perform(self._core.on_tick(now_s, now_s - due_s, figures))

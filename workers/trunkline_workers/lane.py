@@ -41,7 +41,13 @@ class LaneSocket:
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_LANE_UP_BYTES)
         socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
-        self._raw = RawSocket(asyncio.get_running_loop(), socket, self._on_parts, on_connected)
+        self._raw = RawSocket(
+            asyncio.get_running_loop(),
+            socket,
+            self._on_parts,
+            on_connected,
+            is_checked_after_sends=False,
+        )
 
     def connect(self, endpoint: str) -> None:
         """Connect to the lane a broker named; the same endpoint again changes nothing."""
@@ -56,6 +62,10 @@ class LaneSocket:
         """Send a frame to a client; one that cannot leave is counted, and resumed by position."""
         if not self._raw.send((client, frame)):
             self._count("lane_unsent")
+
+    def drain(self) -> None:
+        """Discard what has come in; due now and then, as sends hide it."""
+        self._raw.drain()
 
     def close(self) -> None:
         """Close; the last frames are flushed while the context ends."""

@@ -3,6 +3,9 @@
 `zmq.asyncio` costs more than the work it carries. ZeroMQ's descriptor is edge-triggered: it
 signals that something changed, not that something is there, and every call on the socket may eat
 the signal. So after each drain, and once per loop turn after sends, `EVENTS` is asked again.
+
+Costs (pyzmq 27.3): a part sent through the binding's own method with plain integers 0.2 us, through
+the public wrapper 0.4, with flags combined per call 0.9; asking `EVENTS` 1.5.
 """
 
 from __future__ import annotations
@@ -15,8 +18,13 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 _BATCH: Final = 256  # frames taken per turn, so that a flood does not starve the adapters
-_CONNECTED: Final = zmq.Event.HANDSHAKE_SUCCEEDED
+_CONNECTED: Final = int(zmq.Event.HANDSHAKE_SUCCEEDED)
+_EVENTS: Final = int(zmq.EVENTS)
+_POLLIN: Final = int(zmq.POLLIN)
+_NOBLOCK: Final = int(zmq.NOBLOCK)
+_MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 
+_SendPart = Callable[[bytes, int], object]
 FrameHandler = Callable[[list[bytes]], None]
 
 
@@ -28,6 +36,8 @@ class RawSocket:
         socket: with its options set, not connected yet; owned from here on.
         on_frame: takes the parts of each frame; must not raise.
         on_connected: told of every finished handshake, the first one included.
+        is_checked_after_sends: look for frames after sends; without it, what a send has hidden is
+            found by the next `drain`, which is enough where nothing of use arrives.
     """
 
     def __init__(
@@ -36,13 +46,18 @@ class RawSocket:
         socket: zmq.Socket[bytes],
         on_frame: FrameHandler,
         on_connected: Callable[[], None],
+        *,
+        is_checked_after_sends: bool = True,
     ) -> None:
         self._loop = loop
         self._socket = socket
         self._on_frame = on_frame
         self._on_connected = on_connected
-        self._is_checking = False
+        self._is_checking = not is_checked_after_sends
+        self._is_checked = is_checked_after_sends
         self._is_closed = False
+        # What the public method wraps; its other arguments are never used here.
+        self._send_part = cast("_SendPart", super(zmq.Socket, socket).send)
         self._monitor = socket.get_monitor_socket(_CONNECTED)
         loop.add_reader(socket.FD, self._drain)
         loop.add_reader(self._monitor.FD, self._drain_monitor)
@@ -65,11 +80,11 @@ class RawSocket:
         Returns:
             `False`, with nothing sent, if no connection takes it.
         """
-        send = self._socket.send
+        send = self._send_part
         try:
             for part in parts[:-1]:
-                send(part, zmq.SNDMORE | zmq.NOBLOCK)
-            send(parts[-1], zmq.NOBLOCK)
+                send(part, _MORE)
+            send(parts[-1], _NOBLOCK)
         except zmq.Again:
             return False
         if not self._is_checking:
@@ -94,20 +109,20 @@ class RawSocket:
         self._socket.close(linger_ms)
 
     def _drain(self) -> None:
-        self._is_checking = False
+        self._is_checking = not self._is_checked
         for _ in range(_BATCH):
             if self._is_closed or not _is_readable(self._socket):
                 return
-            self._on_frame(self._socket.recv_multipart(zmq.NOBLOCK))
+            self._on_frame(self._socket.recv_multipart(_NOBLOCK))
         self._is_checking = True
         self._loop.call_soon(self._drain)
 
     def _drain_monitor(self) -> None:
         while not self._is_closed and _is_readable(self._monitor):
-            event = parse_monitor_message(self._monitor.recv_multipart(zmq.NOBLOCK))
+            event = parse_monitor_message(self._monitor.recv_multipart(_NOBLOCK))
             if event["event"] == _CONNECTED:
                 self._on_connected()
 
 
 def _is_readable(socket: zmq.Socket[bytes]) -> bool:
-    return bool(cast("int", socket.getsockopt(zmq.EVENTS)) & zmq.POLLIN)
+    return bool(cast("int", socket.getsockopt(_EVENTS)) & _POLLIN)

@@ -32,11 +32,8 @@ class AttemptState(Enum):
     TAIL = "tail"  # the finish was sent
 
 
-class KeptFrame(NamedTuple):
-    """A frame that was sent and may have to be sent again."""
-
-    end: int  # number of the chunk after its last one
-    frame: bytes
+KeptFrame = tuple[int, bytes]
+"""A frame that may have to be sent again, behind the number of the chunk after its last one."""
 
 
 class Ending(NamedTuple):
@@ -103,7 +100,8 @@ class Attempt:
         """Chunks that may be sent now: 0 when the credit in chunks or in bytes is used up."""
         if self.sent_bytes >= self.consumed_bytes + self.window_bytes:
             return 0
-        return max(0, self.consumed + self.window_chunks - self.sent)
+        left = self.consumed + self.window_chunks - self.sent
+        return max(0, left)
 
     @property
     def pending_count(self) -> int:
@@ -113,7 +111,7 @@ class Attempt:
     @property
     def kept_bytes(self) -> int:
         """Size of the resend window."""
-        return sum(len(kept.frame) for kept in self._kept)
+        return sum(len(frame) for _, frame in self._kept)
 
     def rebind(self, start: Start) -> None:
         """Take the client and the window of a repeated `START`."""
@@ -132,13 +130,13 @@ class Attempt:
         self.consumed_bytes = max(self.consumed_bytes, consumed_bytes)
         if received > self.received:
             self.received = received
-            while self._kept and self._kept[0].end <= received:
+            while self._kept and self._kept[0][0] <= received:
                 self._kept.popleft()
         return True
 
     def frames_from(self, expected: int) -> list[bytes]:
         """Return the kept frames that hold chunk `expected` or a later one, oldest first."""
-        return [kept.frame for kept in self._kept if kept.end > expected]
+        return [frame for end, frame in self._kept if end > expected]
 
     def queue(self, arrays: Sequence[Sequence[Any]]) -> None:
         """Put chunks, as lane arrays, behind those that wait."""
@@ -151,45 +149,54 @@ class Attempt:
         by an `error` finish, with everything after it dropped; `ending` is that finish then.
         """
         frames: list[bytes] = []
-        while self._pending and (room := self.room):
-            frame, count = self._encode(min(room, self._fit, len(self._pending)))
-            del self._pending[:count]
+        pending = self._pending
+        while pending:
+            # `room` in line: this runs for every frame.
+            room = self.consumed + self.window_chunks - self.sent
+            if room <= 0 or self.sent_bytes >= self.consumed_bytes + self.window_bytes:
+                break
+            waiting = len(pending)
+            count = min(waiting, room, self._fit)
+            frame = self._encode(pending if count == waiting else pending[:count])
+            if frame is None:
+                continue  # a chunk was replaced, or fewer fit than of late
+            if count == waiting:
+                pending.clear()
+            else:
+                del pending[:count]
             self.sent += count
             self.sent_bytes += max(MIN_FRAME_COST_BYTES, len(frame))
-            self._kept.append(KeptFrame(self.sent, frame))
+            self._kept.append((self.sent, frame))
             frames.append(frame)
         return frames
 
-    def _encode(self, count: int) -> tuple[bytes, int]:
-        """Encode at most `count` waiting chunks into at most one frame's bytes, or one chunk."""
-        pending = self._pending
-        while True:
-            try:
-                arrays = pending if count == len(pending) else pending[:count]
-                frame = encode_lane(self.start.stream_key, self.sent, arrays)
-            # What msgpack raises for a value it has no form for; lone surrogates are ValueErrors.
-            except (TypeError, ValueError, OverflowError):
-                self._spoil()
-                count = min(count, len(pending))
-                continue
-            size = len(frame)
-            if size <= MAX_LANE_FRAME_BYTES:
-                if size * 2 < MAX_LANE_FRAME_BYTES:
-                    self._fit = min(MAX_LANE_CHUNKS, self._fit * 2)
-                return frame, count
-            if count == 1:
-                if size <= MAX_LANE_BODY_BYTES:
-                    return frame, 1
-                self._spoil()
-                continue
-            # Proportional, so a run of equal chunks fits at the second try.
-            self._fit = count = max(1, count * MAX_LANE_FRAME_BYTES // size)
+    def _encode(self, arrays: Sequence[Sequence[Any]]) -> bytes | None:
+        """Encode waiting chunks as one frame, or change what waits so that the next try works."""
+        try:
+            frame = encode_lane(self.start.stream_key, self.sent, arrays)
+        # What msgpack raises for a value that it has no form for.
+        except (TypeError, ValueError, OverflowError):
+            self._spoil()
+            return None
+        size = len(frame)
+        if size <= MAX_LANE_FRAME_BYTES:
+            if self._fit < MAX_LANE_CHUNKS and size * 2 < MAX_LANE_FRAME_BYTES:
+                self._fit = min(MAX_LANE_CHUNKS, self._fit * 2)
+            return frame
+        if len(arrays) == 1:
+            if size <= MAX_LANE_BODY_BYTES:
+                return frame
+            self._spoil()
+            return None
+        # Proportional, so a run of equal chunks fits at the second try.
+        self._fit = max(1, len(arrays) * MAX_LANE_FRAME_BYTES // size)
+        return None
 
     def _spoil(self) -> None:
         """End the attempt with an error in place of the first chunk that cannot be sent."""
         at = next(i for i, array in enumerate(self._pending) if not _is_sendable(array))
         reason = FinishReason("error", LlmFailure(_UNSENDABLE, Code.INVARIANT))
-        self._pending[at:] = [Finish(reason).to_array()]
+        self._pending[at:] = [Finish(reason).to_array()]  # in place: the caller looks at it again
         self.ending = Ending(reason.to_dict(), None, {})
 
     def ended(self) -> Ended:

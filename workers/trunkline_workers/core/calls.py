@@ -320,21 +320,21 @@ class WorkerCalls:
     def _send(self, found: Attempt, now_s: float) -> _Effects:
         """Send what credit allows and take the state that follows from it."""
         had_ending = found.ending is not None
-        effects: _Effects = [SendLane(found.client, frame) for frame in found.cut_frames()]
+        client = found.client
+        effects: _Effects = [SendLane(client, frame) for frame in found.cut_frames()]
+        if found.ending is None:
+            found.state = AttemptState.PAUSED if found.room == 0 else AttemptState.RUNNING
+            return effects
         key = (found.start.call, found.start.attempt)
-        if found.ending is not None and not had_ending:
+        if not had_ending:
             effects.append(Stop(*key))  # the rest of the adapter's stream has nowhere to go
-        if found.ending is not None and found.pending_count == 0:
-            found.state = AttemptState.TAIL
-            found.last_word_s = now_s
-            self._tails[key] = found
-            effects.append(SendControl(found.ended()))
-            effects.extend(self._bound_tails(now_s))
-        elif found.room == 0:
+        if found.pending_count:
             found.state = AttemptState.PAUSED
-        else:
-            found.state = AttemptState.RUNNING
-        return effects
+            return effects
+        found.state = AttemptState.TAIL
+        found.last_word_s = now_s
+        self._tails[key] = found
+        return [*effects, SendControl(found.ended()), *self._bound_tails(now_s)]
 
     def _touch(self, key: _Key, found: Attempt, now_s: float) -> None:
         """Restart the retention time."""

@@ -31,7 +31,7 @@ class Pull:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: one for every lane frame, and freezing costs three times it
 class SendLane:
     """Send an encoded lane frame to a client."""
 

@@ -7,7 +7,7 @@ adapters nor sockets.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, assert_never
+from typing import Any, assert_never, cast
 
 from trunkline_protocol.chunks import Finish
 from trunkline_protocol.finish import FAILED_KINDS, TokenUsage
@@ -155,7 +155,11 @@ class WorkerCore:
         meter = self._meters.get((call, attempt))
         if meter is not None:
             meter.on_chunks(len(arrays), now_s)
-        return self._metered(self.calls.on_chunks(call, attempt, arrays, now_s), now_s)
+        # No copy: this runs for every frame, and a list of the wider type is what it becomes.
+        effects = cast("list[Effect]", self.calls.on_chunks(call, attempt, arrays, now_s))
+        if len(effects) > 1 and any(isinstance(effect, Stop) for effect in effects):
+            self._meters.pop((call, attempt), None)
+        return effects
 
     def on_finish(
         self,
@@ -177,8 +181,7 @@ class WorkerCore:
             tokens = 0 if usage is None else usage.output_tokens
             meter.on_finish(tokens, is_failure=finish.reason.kind in FAILED_KINDS)
         counts = None if usage is None else usage.to_dict()
-        effects = self.calls.on_finish(call, attempt, finish, counts, now_s, arrays)
-        return self._metered(effects, now_s)
+        return [*self.calls.on_finish(call, attempt, finish, counts, now_s, arrays)]
 
     def room(self, call: CallId, attempt: int) -> int:
         """Tell how many chunks may be pulled now; 0 means wait for `Pull`."""
