@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import json
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -165,6 +167,36 @@ async def test_limits_by_name(transport: str, limit: str, answer: Answer) -> Non
         assert f"{limit} limit of 0.2 s" in failure.message
         await asyncio.wait_for(server.exchanges[0].closed.wait(), 1.0)
         assert made.connections_in_use == 0
+
+
+@transports
+async def test_the_connect_limit(transport: str) -> None:
+    """A server that does not accept ends the call with the name of the limit."""
+    with socket.socket() as listener, contextlib.ExitStack() as stack:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(0)  # and nobody accepts: when its queue is full, a connect just waits
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                waiting.connect(listener.getsockname())
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+        async with adapter(url, transport=transport, connectTimeoutMs=200) as made:
+            _, failure = await read(made)
+            assert failure is not None
+            assert failure.code == "TIMEOUT"
+            assert "connect limit of 0.2 s" in failure.message
+            assert made.connections_in_use == 0
+
+
+async def test_connections_can_be_used_once() -> None:
+    """Without keep-alive every call has its own, and says so."""
+    async with RawServer(Answer(SHORT)) as server, adapter(server, keepAlive=False) as made:
+        for _ in range(2):
+            _, failure = await read(made)
+            assert failure is None
+        assert server.connections == 2
+        assert server.exchanges[0].headers["connection"] == "close"
 
 
 async def test_the_pool_limit_is_local() -> None:

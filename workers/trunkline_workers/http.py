@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib.util
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar, cast
 
+import aiohttp
 import httpx
 from httpx_aiohttp import HttpxAiohttpClient
 from trunkline_protocol.attribution import attribution_headers
@@ -31,6 +33,7 @@ TransportName = Literal["aiohttp", "httpx"]
 
 _DRAIN_S: Final = 0.1  # for the end of a body that is complete, so that its connection is reused
 _BEGIN_S: Final = 0.5  # a request begins within a few turns of the loop
+_KEPT_S: Final = 30.0  # below the 60 s and more after which provider front ends close
 _CLOSE_S: Final = 5.0  # for all connections when the worker ends
 _DECODABLE: Final = frozenset({"", "identity", "gzip", "deflate"})
 
@@ -71,8 +74,10 @@ class HttpClient:
         """Describe the client; nothing is opened yet.
 
         Raises:
-            ValueError: HTTP/2 is asked for and can't be had.
+            ValueError: HTTP/2 is asked for and the package for it is missing.
         """
+        if options.http2 and importlib.util.find_spec("h2") is None:
+            raise ValueError("http2: needs the package `h2` (pip install httpx[http2])")
         self._options = options
         self._client: httpx.AsyncClient | None = None
         self._slots = asyncio.Semaphore(options.max_connections)
@@ -85,13 +90,10 @@ class HttpClient:
         return self._in_use
 
     async def open(self) -> None:
-        """Make the client ready; needs a running loop.
-
-        Raises:
-            ValueError: HTTP/2 is asked for and the package for it is missing.
-        """
+        """Make the client ready; it connects nothing yet."""
         if self._client is None:
-            self._client = _new_client(self._options)
+            # Certificates are read from disk, in tens of milliseconds.
+            self._client = await asyncio.to_thread(_new_client, self._options)
 
     async def close(self) -> None:
         """Close every connection; responses that are still open are cut."""
@@ -200,19 +202,15 @@ def _new_client(options: ClientOptions) -> httpx.AsyncClient:
         "limits": httpx.Limits(
             max_connections=options.max_connections,
             max_keepalive_connections=options.max_connections,
-            keepalive_expiry=30.0,
+            # Zero: aiohttp keeps a connection that the server has not asked to close.
+            keepalive_expiry=_KEPT_S if options.keep_alive else 0.0,
         ),
         "trust_env": options.trust_env,
         "follow_redirects": False,
         "event_hooks": {"request": [_attribute]},
     }
-    if options.http2:
-        try:
-            return httpx.AsyncClient(http2=True, **settings)
-        except ImportError as exc:
-            raise ValueError("http2: needs the package `h2` (pip install httpx[http2])") from exc
-    if options.transport == "httpx":
-        return httpx.AsyncClient(**settings)
+    if options.transport == "httpx" or options.http2:
+        return httpx.AsyncClient(http2=options.http2, **settings)
     return HttpxAiohttpClient(**settings)
 
 
@@ -395,7 +393,8 @@ def transport_failure(exc: Exception, connect_s: float) -> LlmFailure:
         connect_s: the connect limit, for its message.
     """
     # httpx-aiohttp reports a connection that broke as ConnectTimeout, so the cause decides.
-    is_timeout = exc.__cause__ is None or isinstance(exc.__cause__, TimeoutError)
+    cause = exc.__cause__
+    is_timeout = not isinstance(cause, aiohttp.ClientError) or isinstance(cause, TimeoutError)
     if isinstance(exc, httpx.ConnectTimeout) and is_timeout:
         text = f"no connection to the provider: connect limit of {connect_s:g} s passed"
         return LlmFailure(text, Code.TIMEOUT)

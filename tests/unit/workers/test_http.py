@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import aiohttp
 import httpx
 import pytest
 from trunkline_protocol.failure import LlmError
@@ -122,10 +123,10 @@ def test_transport_failures(exc: Exception, code: str) -> None:
 def test_a_connection_that_broke_is_no_timeout() -> None:
     """httpx-aiohttp reports it as ConnectTimeout; the cause tells."""
     broken = httpx.ConnectTimeout("gone")
-    broken.__cause__ = ConnectionResetError()
+    broken.__cause__ = aiohttp.ServerDisconnectedError()
     assert transport_failure(broken, 10.0).code == "TRANSPORT"
     late = httpx.ConnectTimeout("late")
-    late.__cause__ = TimeoutError()
+    late.__cause__ = aiohttp.ConnectionTimeoutError()
     assert "connect limit of 10 s" in transport_failure(late, 10.0).message
 
 
