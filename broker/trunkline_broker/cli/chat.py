@@ -6,14 +6,14 @@ pipe gets the answer and nothing else.
 
 from __future__ import annotations
 
-import asyncio
 import select
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
 import typer
 from trunkline_protocol.chunks import (
     BlockEnd,
+    BlockStart,
     Finish,
     ReasoningDelta,
     StreamChunk,
@@ -91,6 +91,8 @@ def _piped_beside_an_argument() -> str:
 
 
 async def _streamed(wanted: dict[str, Any]) -> LlmFailure | None:
+    import asyncio
+
     async with broker("chat") as llm:
         await _choose(llm, wanted)
         printer = Printer()
@@ -130,38 +132,44 @@ class Printer:
     def __init__(self) -> None:
         self.failure: LlmFailure | None = None
         self._usage: TokenUsage | None = None
-        self._is_line_open = False
+        self._open: TextIO | None = None  # whose last line has no end yet
 
     def show(self, chunk: StreamChunk) -> None:
         """Write one chunk; nothing is held back, so every token is seen when it arrives."""
         match chunk:
             case TextDelta(text=text):
-                sys.stdout.write(text)
-                sys.stdout.flush()
-                self._is_line_open = not text.endswith("\n") if text else self._is_line_open
+                self._write(sys.stdout, text)
             case ReasoningDelta(text=text):
-                self._remark(text)
+                self._write(sys.stderr, text)
             case ToolCallDelta(name=name, arguments_delta=arguments):
-                self._remark(f"{name}: {arguments}" if name else arguments)
+                self._write(sys.stderr, f"{name}: {arguments}" if name else arguments)
+            case BlockStart():
+                pass  # its first delta shows it
             case BlockEnd():
                 self.end_line()
             case Usage(usage=usage):
                 self._usage = usage
             case Finish():
                 self._finish(chunk)
-            case _:
-                pass  # BlockStart: its first delta shows it
 
     def end_line(self) -> None:
-        """Start a new line unless the cursor stands at one."""
-        if self._is_line_open:
-            sys.stdout.write("\n")
-            sys.stdout.flush()
-            self._is_line_open = False
+        """End the line that is open, where it is."""
+        if self._open is not None:
+            self._open.write("\n")
+            self._open.flush()
+            self._open = None
 
-    def _remark(self, text: str) -> None:
-        err().print(text, style="dim", end="", markup=False)
-        self._is_line_open = not text.endswith("\n") if text else self._is_line_open
+    def _write(self, stream: TextIO, text: str) -> None:
+        if not text:
+            return
+        if self._open is not None and self._open is not stream:
+            self.end_line()
+        if stream is sys.stderr:
+            err().print(text, style="dim", end="", markup=False)
+        else:
+            stream.write(text)
+        stream.flush()
+        self._open = None if text.endswith("\n") else stream
 
     def _finish(self, finish: Finish) -> None:
         self.end_line()

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,6 +20,8 @@ T = TypeVar("T")
 
 def run_async(job: Coroutine[Any, Any, T]) -> T:
     """Run one command's coroutine to its end."""
+    import asyncio
+
     return asyncio.run(job)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import subprocess
 import sys
@@ -122,6 +121,8 @@ def _as_exit(code: int) -> ExitCode:
 
 async def _answers(child: subprocess.Popen[bytes], endpoint: str) -> bool:
     """Wait until the broker that we started answers; false if it ended or took too long."""
+    import asyncio
+
     deadline_s = time.monotonic() + START_TIMEOUT_S
     while child.poll() is None and time.monotonic() < deadline_s:
         try:

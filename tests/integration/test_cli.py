@@ -1,0 +1,295 @@
+"""The `trunkline` command as a shell sees it: output, exit codes, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from trunkline_broker.cli.exits import ExitCode
+
+from tests.support.broker import SCRIPTED, BrokerProcess, run_directory, running_broker
+from tests.support.processes import is_alive
+from tests.support.timing import SLOW, until
+
+pytestmark = pytest.mark.integration
+COMMAND = (sys.executable, "-m", "trunkline_broker.cli.main")
+TIMEOUT_S = 60.0
+PACED = """
+[worker.scripted]
+adapter = "scripted"
+providers = ["scripted"]
+options = {{ journal = "{journal}", script = {{ chunks = 400, pace_ms = 50 }} }}
+"""
+
+
+def variables(broker: BrokerProcess | None = None, **more: str) -> dict[str, str]:
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("TRUNKLINE_")}
+    if broker is not None:
+        environ["TRUNKLINE_RUN_DIR"] = str(broker.run_dir)
+    return {**environ, **more}
+
+
+def trunkline(
+    *arguments: str, environ: dict[str, str], text: str = "", cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # noqa: S603  # our own program
+        [*COMMAND, *arguments],
+        env=environ,
+        input=text,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S * SLOW,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[BrokerProcess]:
+    """Yield a running broker with one scripted worker."""
+    with running_broker(SCRIPTED) as running:
+        running.until_ready("scripted")
+        yield running
+
+
+# --- without a broker -----------------------------------------------------------------------
+
+
+def test_no_broker_is_said_within_two_seconds(tmp_path: Path) -> None:
+    """The text says where it looked and what to do."""
+    environ = variables(TRUNKLINE_RUN_DIR=str(tmp_path))
+    start_s = time.monotonic()
+    done = trunkline("status", environ=environ)
+    assert time.monotonic() - start_s < 2.5 * SLOW  # an interpreter's start included
+    assert done.returncode == ExitCode.NO_BROKER
+    assert f"no broker at ipc://{tmp_path}/control; start one with `trunkline up`" in done.stderr
+    assert "Traceback" not in done.stderr
+    for command in (["chat", "hi"], ["swap", "local"], ["providers"], ["down"]):
+        assert trunkline(*command, environ=environ).returncode == ExitCode.NO_BROKER
+
+
+def test_a_wrong_configuration_starts_nothing(tmp_path: Path) -> None:
+    """File, line, key and the allowed keys are named; exit code 2."""
+    path = tmp_path / "trunkline.toml"
+    path.write_text('[worker.a]\nadapter = "scripted"\nreplica = 2\n')
+    run_dir = tmp_path / "run"
+    environ = variables(TRUNKLINE_RUN_DIR=str(run_dir))
+    for arguments in (["up"], ["up", "--detach"]):
+        done = trunkline(*arguments, "--config", str(path), environ=environ)
+        assert done.returncode == ExitCode.USAGE
+        assert f"{path}, line 3: unknown key worker.a.replica (did you mean replicas?)" in (
+            done.stderr
+        )
+        assert "adapter, concurrency" in done.stderr
+    assert not run_dir.exists()
+
+
+@pytest.mark.parametrize("arguments", [["nosuch"], ["chat", "--nosuch"], ["swap"]])
+def test_wrong_arguments(arguments: list[str]) -> None:
+    """Exit code 2 and a hint, no traceback."""
+    done = trunkline(*arguments, environ=variables())
+    assert done.returncode == ExitCode.USAGE
+    assert "Usage: trunkline" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "name", ["up", "down", "status", "swap", "chat", "providers", "models", "setup local"]
+)
+def test_help_has_an_example(name: str) -> None:
+    """Each command shows how it is used."""
+    done = trunkline(*name.split(), "--help", environ=variables())
+    assert done.returncode == 0
+    assert f"\n    trunkline {name}" in done.stdout
+
+
+def test_help_imports_nothing_heavy() -> None:
+    """`trunkline --help` is fast because it loads neither client nor daemon."""
+    program = (
+        "import sys; from trunkline_broker.cli.main import main; main(['--help']);"
+        "heavy = {'zmq', 'asyncio', 'pydantic', 'rich', 'uvloop', 'httpx', 'trunkline'};"
+        "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
+    )
+    done = subprocess.run(  # noqa: S603  # our own program
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stderr.strip() == "[]"
+
+
+# --- with a broker --------------------------------------------------------------------------
+
+
+def test_status_for_people_and_for_scripts(broker: BrokerProcess) -> None:
+    """Both name the worker; the document is JSON."""
+    environ = variables(broker)
+    shown = trunkline("status", environ=environ)
+    document = json.loads(trunkline("status", "--json", environ=environ).stdout)
+    worker = document["pools"][0]["slots"][0]["pid"]
+    assert document["pid"] == broker.pid
+    assert str(worker) in shown.stdout
+    assert "scripted/0" in shown.stdout
+    assert "\x1b" not in shown.stdout  # no escapes into a pipe
+
+
+def test_catalogs(broker: BrokerProcess) -> None:
+    """Providers and models, one per line or as JSON."""
+    environ = variables(broker)
+    assert trunkline("providers", environ=environ).stdout == "scripted\n"
+    assert json.loads(trunkline("providers", "--json", environ=environ).stdout)[0]["id"] == (
+        "scripted"
+    )
+    assert trunkline("models", "scripted", environ=environ).stdout == "scripted\n"
+    missing = trunkline("models", "nosuch", environ=environ)
+    assert missing.returncode == ExitCode.FAILED
+    assert "NO_ADAPTER" in missing.stderr
+
+
+SAYS = json.dumps({"script": {"text": "one two three", "chunk_chars": 4, "reasoning_chunks": 1}})
+
+
+def test_chat_writes_the_answer_and_nothing_else_to_stdout(broker: BrokerProcess) -> None:
+    """Reasoning, usage and finish go to stderr."""
+    done = trunkline("chat", SAYS, environ=variables(broker))
+    assert done.returncode == 0
+    assert done.stdout == "one two three\n"
+    assert "[stop, " in done.stderr
+    assert len(done.stderr.splitlines()) == 2  # the reasoning and the finish
+
+
+@pytest.mark.parametrize("arguments", [[], ["-"]])
+def test_chat_reads_a_pipe(broker: BrokerProcess, arguments: list[str]) -> None:
+    """Without a prompt, or with `-`, the pipe is the prompt."""
+    done = trunkline("chat", *arguments, environ=variables(broker), text=SAYS)
+    assert done.stdout == "one two three\n"
+
+
+def test_chat_joins_prompt_and_pipe(broker: BrokerProcess) -> None:
+    """`git diff | trunkline chat "…"` sends both; the script is not alone in the message then."""
+    done = trunkline("chat", "Summarize.", environ=variables(broker), text=SAYS)
+    assert done.returncode == 0
+    assert "one two three" not in done.stdout
+
+
+def test_chat_does_not_wait_for_a_silent_pipe(broker: BrokerProcess) -> None:
+    """A program that starts us may hold a pipe open for ever."""
+    with subprocess.Popen(  # noqa: S603  # our own program
+        [*COMMAND, "chat", SAYS],
+        env=variables(broker),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.wait(TIMEOUT_S * SLOW) == 0
+        assert process.stdout is not None
+        assert process.stdout.read() == "one two three\n"
+
+
+def test_chat_with_nothing_to_say(broker: BrokerProcess) -> None:
+    """An empty pipe is no prompt."""
+    assert trunkline("chat", environ=variables(broker)).returncode == ExitCode.USAGE
+
+
+def test_chat_of_an_unknown_provider(broker: BrokerProcess) -> None:
+    """The failure's code is shown; exit code 1."""
+    done = trunkline("chat", "-p", "nosuch", "-m", "m", "hi", environ=variables(broker))
+    assert done.returncode == ExitCode.FAILED
+    assert "NO_ADAPTER" in done.stderr
+    assert done.stdout == ""
+
+
+def test_swap_shows_both_processes(broker: BrokerProcess) -> None:
+    """A swap returns when the new worker serves; of an unknown pool it fails."""
+    environ = variables(broker)
+    before = broker.worker_pids()["scripted"]
+    done = trunkline("swap", "scripted", "--json", environ=environ)
+    assert done.returncode == 0, done.stderr
+    slot = json.loads(done.stdout)["slots"][0]
+    assert slot["oldPid"] in before
+    assert is_alive(slot["newPid"])
+    assert trunkline("swap", "nosuch", environ=environ).returncode == ExitCode.FAILED
+
+
+def test_a_second_up_harms_nothing(broker: BrokerProcess) -> None:
+    """It says who runs already; exit code 4."""
+    for arguments in (["up"], ["up", "--detach"]):
+        done = trunkline(*arguments, "--config", str(broker.config), environ=variables(broker))
+        assert done.returncode == ExitCode.ALREADY_RUNNING
+        assert f"pid {broker.pid}" in done.stderr
+    assert trunkline("providers", environ=variables(broker)).stdout == "scripted\n"
+
+
+def test_ctrl_c_cancels_the_provider_request(tmp_path: Path) -> None:
+    """Exit code 130, and the adapter's stream was closed, not played to its end."""
+    journal = tmp_path / "journal"
+    with running_broker(PACED.format(journal=journal)) as broker:
+        broker.until_ready("scripted")
+        process = subprocess.Popen(  # noqa: S603  # our own program
+            [*COMMAND, "chat", "hello"],
+            env=variables(broker),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        assert process.stdout.read(1)  # text flows
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=TIMEOUT_S * SLOW)
+        assert process.returncode == ExitCode.INTERRUPTED
+        assert b"cancelled" in err
+        until(lambda: "cancelled" in journal.read_text(), 2.0, journal.read_text())
+        assert "played" not in journal.read_text()
+
+
+# --- up and down ----------------------------------------------------------------------------
+
+
+def test_up_detached_and_down() -> None:
+    """Both return when it is true: the broker answers; the broker and its workers are gone."""
+    with run_directory() as root:
+        config = root / "trunkline.toml"
+        config.write_text(SCRIPTED)
+        environ = variables(TRUNKLINE_RUN_DIR=str(root / "run"), TRUNKLINE_CONFIG=str(config))
+        up = trunkline("up", "--detach", environ=environ)
+        assert up.returncode == 0, up.stderr
+        broker = int(up.stdout.split("broker pid ")[1].split()[0])
+        try:
+            status = json.loads(trunkline("status", "--json", environ=environ).stdout)
+            assert status["pid"] == broker
+            assert os.getsid(broker) == broker  # it outlives the terminal
+            workers = [process["pid"] for process in status["processes"]]
+            down = trunkline("down", environ=environ)
+            assert down.returncode == 0, down.stderr
+            assert not [pid for pid in (broker, *workers) if is_alive(pid)]
+            assert not list((root / "run").rglob("control"))
+        finally:
+            if is_alive(broker):
+                os.kill(broker, signal.SIGTERM)
+
+
+def test_up_in_the_foreground_ends_with_ctrl_c() -> None:
+    """It stays, serves and ends orderly."""
+    with run_directory() as root:
+        config = root / "trunkline.toml"
+        config.write_text(SCRIPTED)
+        environ = variables(TRUNKLINE_RUN_DIR=str(root / "run"), TRUNKLINE_CONFIG=str(config))
+        with subprocess.Popen(  # noqa: S603  # our own program
+            [*COMMAND, "up"], env=environ, stderr=subprocess.DEVNULL
+        ) as process:
+            until(lambda: "scripted" in trunkline("providers", environ=environ).stdout, 30.0)
+            process.send_signal(signal.SIGINT)
+            assert process.wait(30 * SLOW) == 0
+
+
+def test_a_broker_that_cannot_start_is_shown(tmp_path: Path) -> None:
+    """The last lines of its log are, and the command fails."""
+    run_dir = tmp_path / ("long" * 30)
+    done = trunkline("up", "--detach", environ=variables(TRUNKLINE_RUN_DIR=str(run_dir)))
+    assert done.returncode == ExitCode.FAILED
+    assert "TRUNKLINE_RUN_DIR" in done.stderr
