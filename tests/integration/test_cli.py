@@ -66,8 +66,10 @@ def test_no_broker_is_said_within_two_seconds(tmp_path: Path) -> None:
     """The text says where it looked and what to do."""
     environ = variables(TRUNKLINE_RUN_DIR=str(tmp_path))
     start_s = time.monotonic()
+    trunkline("--version", environ=environ)
+    bare_s = time.monotonic() - start_s  # what the machine takes to start an interpreter now
     done = trunkline("status", environ=environ)
-    assert time.monotonic() - start_s < 2.5 * SLOW  # an interpreter's start included
+    assert time.monotonic() - start_s - bare_s < 2 * SLOW + 2 * bare_s
     assert done.returncode == ExitCode.NO_BROKER
     assert f"no broker at ipc://{tmp_path}/control; start one with `trunkline up`" in done.stderr
     assert "Traceback" not in done.stderr

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from trunkline_broker.cli.exits import ExitCode
 from trunkline_broker.cli.terminal import fail
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from trunkline import LlmRuntime
 
 T = TypeVar("T")
+CONNECT_S: Final = 1.2  # with the start of the interpreter, "no broker" comes within 2 s
 
 
 def run_async(job: Coroutine[Any, Any, T]) -> T:
@@ -39,7 +40,9 @@ async def broker(name: str, endpoint: str | None = None) -> AsyncGenerator[LlmRu
     import trunkline
 
     try:
-        async with trunkline.connect(endpoint, name=f"trunkline {name}") as llm:
+        async with trunkline.connect(
+            endpoint, name=f"trunkline {name}", timeout_s=CONNECT_S
+        ) as llm:
             yield llm
     except trunkline.BrokerUnreachableError as exc:
         fail(str(exc), ExitCode.NO_BROKER)
