@@ -35,7 +35,7 @@ from trunkline_broker.core.specs import AliveWorker
 from trunkline_broker.hints import Hint, read_hints
 from trunkline_broker.lane import Lane
 from trunkline_broker.locks import BrokerRunning, take_lock
-from trunkline_broker.paths import RunDirError
+from trunkline_broker.paths import RunDirError, ipc
 from trunkline_broker.processes import Processes, alive
 from trunkline_broker.receivers import ClientReceiver, WorkerReceiver
 from trunkline_broker.resources import raise_open_files_limit, usage, worker_rules
@@ -217,7 +217,7 @@ class Daemon:
             self._timer.cancel()
             self._timer = None
         self._due_s = wanted_s
-        if wanted_s is not math.inf:
+        if wanted_s < math.inf:
             # Whole milliseconds, upwards: the timers of uvloop have no finer ones.
             wait_ms = math.ceil(max(0.0, wanted_s - time.monotonic()) * 1000)
             self._timer = self._loop.call_later(wait_ms / 1000, self._on_timer)
@@ -284,6 +284,12 @@ class Daemon:
         return document | {
             "pid": os.getpid(),
             "uptimeS": round(time.monotonic() - self._started_s, 3),
+            "endpoints": {
+                "control": ipc(paths.control),
+                "lane": ipc(paths.lane),
+                "workersControl": ipc(paths.workers_control),
+                "workersLane": ipc(paths.workers_lane),
+            },
             "config": str(self._settings.source or ""),
             "runDir": str(paths.root),
             "counters": counters,

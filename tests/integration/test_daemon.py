@@ -117,6 +117,14 @@ def test_a_stop_leaves_no_process_and_no_socket(number: signal.Signals) -> None:
         assert read_hints(broker.paths.hints) == []
 
 
+def test_a_stop_during_the_start_leaves_no_process() -> None:
+    """A worker that has not registered yet goes too."""
+    with running_broker(SCRIPTED) as broker:
+        (worker,) = broker.worker_pids()["scripted"]
+        assert broker.stop() == 0, broker.log_text()
+        assert not is_alive(worker)
+
+
 def test_a_handover_touches_no_worker(broker: BrokerProcess) -> None:
     """SIGUSR2: exit 0 at once; the next broker adopts the worker."""
     broker.until_ready("scripted")
