@@ -124,6 +124,17 @@ class Rig:
         self.effects = seen
         return seen
 
+    def live(self, seconds: float, *workers: RigWorker) -> list[Effect]:
+        """Move the clock while these workers beat every second."""
+        end_s = self.now_s + seconds
+        seen: list[Effect] = []
+        while self.now_s < end_s:
+            seen += self.wait(min(1.0, end_s - self.now_s))
+            for worker in workers:
+                seen += worker.beat()
+        self.effects = seen
+        return seen
+
     def of(self, kind: type[E]) -> list[E]:
         """Return the effects of one kind of the last event (or wait)."""
         return [effect for effect in self.effects if isinstance(effect, kind)]

@@ -90,7 +90,7 @@ class Broker:
         hub = self._hub
         hub.out = []
         self._dispatch(event, now_s)
-        if hub.facts or hub.freed or hub.drained or hub.is_settling or hub.is_draining:
+        if hub.has_more():
             self._follow_up(now_s)
         return hub.out
 

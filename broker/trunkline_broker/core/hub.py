@@ -159,6 +159,17 @@ class Hub:
         for client in self.clients:
             self.to_client(client, frame)
 
+    def has_more(self) -> bool:
+        """Tell whether something was left for other flows."""
+        return bool(
+            self.facts
+            or self.freed
+            or self.drained
+            or self.is_topology_new
+            or self.is_settling
+            or self.is_draining
+        )
+
     def on_topology(self) -> None:
         """Look again at everything that waits: who serves what has changed."""
         self.freed.update(self.gates.waiting())
