@@ -132,6 +132,7 @@ class Open:
         seen: the client has received chunks of this attempt, so it must not be started anew.
         lease: the prepared call to dispatch, if any.
         retry_offer: after a broker restart, the retry state the client remembers (SPEC 6.4).
+        attachments: ids that the body's image blocks name (SPEC 7.1).
     """
 
     KIND: ClassVar[bytes] = b"OPEN"
@@ -145,6 +146,7 @@ class Open:
     detachable: Flag = False
     lease: Lease | None = None
     retry_offer: Map | None = None
+    attachments: Names = ()
     body: bytes = _NO_BODY
 
 
@@ -190,6 +192,7 @@ class Start:
     detachable: Flag = False
     token: Secret | None = None
     lease: Lease | None = None
+    attachments: Names = ()
     body: bytes = _NO_BODY
 
 
@@ -395,7 +398,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """Client → broker (→ worker): one question; answered by one `REPLY`. The body is its argument.
+    """Client → broker (→ worker), worker → broker: one question; its argument is the body.
 
     Attributes:
         op: what is asked (SPEC 7 lists them).
@@ -421,7 +424,7 @@ class QueryCancel:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """Worker → broker → client: the answer; `failure` or a MessagePack body."""
+    """Worker → broker → client, broker → worker: the answer; `failure` or a MessagePack body."""
 
     KIND: ClassVar[bytes] = b"REPLY"
     query: Asked
@@ -454,6 +457,14 @@ class HeldCall:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldAttachment:
+    """One entry of `REGISTER`: an attachment that an attempt held by the worker names."""
+
+    call: CallId
+    attachment: str
+
+
+@dataclass(frozen=True, slots=True)
 class Register:
     """Worker → broker: who speaks and what it holds. Repeated for every new epoch.
 
@@ -473,6 +484,7 @@ class Register:
     features: Names = ()
     calls: Annotated[tuple[HeldCall, ...], check.list_of(HeldCall)] = ()
     leases: Leases = ()
+    attachments: Annotated[tuple[HeldAttachment, ...], check.list_of(HeldAttachment)] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -485,6 +497,7 @@ class Registered:
     generation: Born
     orphan_timeout_ms: Uint = 0
     features: Names = ()
+    attachments_dir: Text = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -530,20 +543,10 @@ class Heartbeat:
     load: Map | None = None
 
 
-ClientFrame = (
-    Hello
-    | Bye
-    | Open
-    | Credit
-    | Resume
-    | Restate
-    | Cancel
-    | Done
-    | Probe
-    | Attach
-    | Query
-    | QueryCancel
-)
+ForwardedFrame = Credit | Resume | Cancel | Done | Attach | Query | QueryCancel
+"""What the broker passes on from a client to a worker."""
+
+ClientFrame = Hello | Bye | Open | Restate | Probe | ForwardedFrame
 """What a client may send to the broker."""
 
 ToClientFrame = (
@@ -566,7 +569,7 @@ ToClientFrame = (
 )
 """What the broker may send to a client."""
 
-WorkerFrame = Register | Registrations | Heartbeat | Ended | Snapshot | Reply | Bye
+WorkerFrame = Register | Registrations | Heartbeat | Ended | Snapshot | Query | Reply | Bye
 """What a worker may send to the broker."""
 
 ToWorkerFrame = (
@@ -578,13 +581,8 @@ ToWorkerFrame = (
     | Heartbeat
     | Start
     | Window
-    | Credit
-    | Resume
-    | Cancel
-    | Done
-    | Attach
-    | Query
-    | QueryCancel
+    | ForwardedFrame
+    | Reply
     | Bye
 )
 """What the broker may send to a worker."""

@@ -38,6 +38,14 @@ WINDOW_BYTES: Final = 1024 * 1024  # LANE 4
 CLIENT_BUDGET_CHUNKS: Final = 4096  # LANE 4; a frame has at least one chunk, so frames too
 CLIENT_BUDGET_BYTES: Final = 16 * 1024 * 1024  # LANE 4
 
+# --- attachments ----------------------------------------------------------------------------
+
+ATTACHMENT_PART_BYTES: Final = 256 * 1024  # one part of an upload; control stays responsive
+MAX_ATTACHMENT_BYTES: Final = 64 * 1024 * 1024  # providers take 5 to 50 MB per image
+ATTACHMENT_STORE_BYTES: Final = 1024 * 1024 * 1024  # default bound of a store
+MIN_ATTACHMENT_COST_BYTES: Final = 4096  # a file system's block: so the number is bounded too
+ATTACHMENT_REPEAT_S: Final = 1.0  # a worker asks again for a part that did not come
+
 # --- counts ---------------------------------------------------------------------------------
 
 MAX_OPEN_CALLS_PER_CLIENT: Final = 4096  # LANE 13

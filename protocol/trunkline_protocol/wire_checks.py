@@ -168,6 +168,7 @@ def mappings(value: object) -> tuple[Mapping[str, Any], ...]:
 
 _BY_TYPE: Final[dict[str, Callable[[object], Any]]] = {
     "int": uint,
+    "str": name,
     "bool": boolean,
     "CallId": call_id,
     "ClientId": client_id,

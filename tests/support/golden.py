@@ -50,6 +50,7 @@ POLICY: Final = {
     "jitterRatio": 0.2,
 }
 BODY: Final = codec.pack_body({"provider": "anthropic", "model": "m", "messages": []})
+IMAGE: Final = "sha256:" + bytes(range(0x80, 0xA0)).hex()
 
 EXAMPLES: Final[tuple[frames.Frame, ...]] = (
     frames.Hello((1, 0), CLIENT, 4242, "agent", ("detach",)),
@@ -69,11 +70,14 @@ EXAMPLES: Final[tuple[frames.Frame, ...]] = (
         detachable=True,
         lease=LEASE,
         retry_offer={"retryId": "r1", "retry": 1},
+        attachments=(IMAGE,),
         body=BODY,
     ),
     frames.Accepted(CALL, 1, POOL, 2, BORN, 1024, 1_048_576, POLICY, TOKEN),
     frames.Queued(CALL, 1, "starting"),
-    frames.Start(CALL, 1, CLIENT, KEY, ROUTE, "m", 1024, 1_048_576, True, TOKEN, LEASE, body=BODY),
+    frames.Start(
+        CALL, 1, CLIENT, KEY, ROUTE, "m", 1024, 1_048_576, True, TOKEN, LEASE, (IMAGE,), BODY
+    ),
     frames.Window(CALL, 1, 512, 524_288),
     frames.Credit(CALL, 1, 300, 256, 131_072),
     frames.Resume(CALL, 1, 300),
@@ -114,8 +118,9 @@ EXAMPLES: Final[tuple[frames.Frame, ...]] = (
             frames.HeldCall(OTHER_CALL, 0, CLIENT, KEY, ROUTE, 5, is_ended=True),
         ),
         (LEASE,),
+        (frames.HeldAttachment(CALL, IMAGE),),
     ),
-    frames.Registered(EPOCH, "ipc:///run/workers/lane", BORN, 30_000, ("detach",)),
+    frames.Registered(EPOCH, "ipc:///run/workers/lane", BORN, 30_000, ("detach",), "/run/images"),
     frames.Registrations(
         4,
         ({"adapter": 0, "routes": [{"info": {"id": "anthropic", "name": "A"}, "policy": POLICY}]},),

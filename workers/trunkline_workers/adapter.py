@@ -20,10 +20,11 @@ of the same number in `trunkline_workers.testing`):
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trunkline_protocol.chunks import StreamChunk
+from trunkline_protocol.failure import Code, LlmError
 from trunkline_protocol.models import LlmModelInfo, LlmProviderInfo, LlmResolvedModelInfo
 from trunkline_protocol.options import GenerateOptions
 from trunkline_protocol.retry_policy import ResolvedRetryPolicy
@@ -31,6 +32,12 @@ from trunkline_protocol.retry_policy import ResolvedRetryPolicy
 
 def _discard(diagnostic: str) -> None:
     """Default of `AdapterContext.report`: nobody listens."""
+
+
+async def _no_store(name: str) -> bytes:
+    """Default of `AdapterContext.read_attachment`: there is none."""
+    text = f"attachment {name}: this worker has no attachment store"
+    raise LlmError.of(text, Code.ATTACHMENT_MISSING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,8 @@ class AdapterContext:
         options: the `[worker.NAME.options]` table, unvalidated.
         environ: the environment of the worker (only variables the configuration allows).
         report: takes one line of diagnostics for the worker's log; never a prompt or a key.
+        read_attachment: returns the bytes behind an `attachment_id`, their hash checked; raises
+            `LlmError` (`ATTACHMENT_MISSING`). Those that a request names were found before it.
     """
 
     name: str
@@ -50,6 +59,7 @@ class AdapterContext:
     options: Mapping[str, object] = field(default_factory=dict[str, object])
     environ: Mapping[str, str] = field(default_factory=dict[str, str])
     report: Callable[[str], None] = _discard
+    read_attachment: Callable[[str], Awaitable[bytes]] = _no_store
 
 
 class LlmAdapter(ABC):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
+from trunkline_protocol.attachments import attachments_in
 from trunkline_protocol.codec import unpack_body
 from trunkline_protocol.failure import Code, LlmError, RemoteProtocolError
 from trunkline_protocol.frames import Start
@@ -13,6 +15,8 @@ from trunkline_workers.boundary import fitted_options, options_for_adapter
 from trunkline_workers.queries import Queries, no_adapter
 from trunkline_workers.runtime import WorkerRuntime
 
+Ensure = Callable[[Sequence[str]], Awaitable[None]]
+
 
 class Dispatcher:
     """Chooses the adapter of an attempt and opens its stream.
@@ -20,31 +24,43 @@ class Dispatcher:
     Args:
         runtime: finds adapters.
         queries: gives out prepared calls.
+        ensure: makes sure that attachments of these names can be read.
     """
 
-    def __init__(self, runtime: WorkerRuntime, queries: Queries) -> None:
+    def __init__(self, runtime: WorkerRuntime, queries: Queries, ensure: Ensure) -> None:
         self._runtime = runtime
         self._queries = queries
+        self._ensure = ensure
 
     async def open_stream(self, start: Start) -> Any:
         """Return the adapter's stream for an attempt.
 
         Raises:
-            LlmError: `INVALID_REQUEST`, `NO_ADAPTER`, `INVALID_PREPARED_CALL` and those of
-                `boundary.options_for_adapter`; what the adapter raises passes.
+            LlmError: `INVALID_REQUEST`, `NO_ADAPTER`, `INVALID_PREPARED_CALL`,
+                `ATTACHMENT_MISSING` and those of `boundary.options_for_adapter`; what the adapter
+                raises passes.
         """
         options = request_of(start)
         if start.lease is not None:
             prepared = self._queries.take(start.lease, options)
             adapter = prepared.adapter
             owned = self._runtime.owned_providers(adapter) | {options.provider}
-            return adapter.stream(fitted_options(options, prepared.config, owned, prepared.info))
+            fitted = fitted_options(options, prepared.config, owned, prepared.info)
+            return adapter.stream(await self._complete(fitted))
         # Captured before anything is awaited: resolution and dispatch belong to one registration.
         adapter = self._runtime.registry.owner(start.provider)
         if adapter is None:
             raise no_adapter(start.provider)
         owned = self._runtime.owned_providers(adapter)
-        return adapter.stream(await options_for_adapter(adapter, owned, options))
+        fitted = await options_for_adapter(adapter, owned, options)
+        return adapter.stream(await self._complete(fitted))
+
+    async def _complete(self, options: GenerateOptions) -> GenerateOptions:
+        """Return the request once everything it names is at hand."""
+        names = [each.attachment_id for each in attachments_in(options.messages)]
+        if names:
+            await self._ensure(names)
+        return options
 
 
 def request_of(start: Start) -> GenerateOptions:

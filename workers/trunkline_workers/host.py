@@ -24,6 +24,8 @@ from trunkline_protocol.ids import LEASE_ID_BYTES, CallId, LeaseId, QueryId
 from trunkline_protocol.limits import CANCEL_S, HEARTBEAT_INTERVAL_S
 
 from trunkline_workers.adapter import AdapterContext
+from trunkline_workers.asking import Asker
+from trunkline_workers.attachments import Attachments
 from trunkline_workers.boot import Boot
 from trunkline_workers.boundary import StreamGuard, redactor
 from trunkline_workers.control import ControlSocket
@@ -35,12 +37,15 @@ from trunkline_workers.core.effects import (
     DropAnswer,
     Effect,
     Exit,
+    LinkEffect,
     OpenAdapter,
     Pull,
     Resolve,
     SendControl,
     SendLane,
     Stop,
+    TakeReply,
+    UseAttachments,
 )
 from trunkline_workers.core.leases import Leases
 from trunkline_workers.core.link import (
@@ -85,7 +90,16 @@ class Host:
             boot.pool, boot.slot, boot.generation, os.getpid(), boot.token, boot.is_standby
         )
         self._core = WorkerCore(identity, self._clock(), boot.orphan_timeout_s, self._leases.ids)
-        context = AdapterContext(boot.pool, boot.providers, boot.options, environ, self.report)
+        self._asker = Asker(self._send_query)
+        self._attachments = Attachments(self._asker.ask)
+        context = AdapterContext(
+            boot.pool,
+            boot.providers,
+            boot.options,
+            environ,
+            self.report,
+            self._attachments.read,
+        )
         self._runtime = WorkerRuntime(self._submit, self._spawn)
         self._plugin = Plugin(entry, context, self._runtime)
         self._queries = Queries(
@@ -95,7 +109,7 @@ class Host:
             self._clock,
             self._clean,
         )
-        self._dispatcher = Dispatcher(self._runtime, self._queries)
+        self._dispatcher = Dispatcher(self._runtime, self._queries, self._attachments.ensure)
         self._pullers: dict[_Key, tuple[Puller, asyncio.Task[None]]] = {}
         self._answers: dict[QueryId, asyncio.Task[None]] = {}
         self._decisions: dict[int, asyncio.Future[Resolve]] = {}
@@ -232,9 +246,7 @@ class Host:
                 case _:
                     self._perform_rare(effect)
 
-    def _perform_rare(
-        self, effect: ConnectLane | OpenAdapter | Resolve | Answer | DropAnswer | Exit
-    ) -> None:
+    def _perform_rare(self, effect: LinkEffect) -> None:  # noqa: C901  one row per effect
         match effect:
             case ConnectLane():
                 self._lane.connect(effect.endpoint)
@@ -250,6 +262,10 @@ class Host:
                 task = self._answers.get(effect.query)
                 if task is not None:
                     task.cancel()
+            case TakeReply():
+                self._asker.on_reply(effect.reply)
+            case UseAttachments():
+                self._attachments.use(effect.directory)
             case Exit():
                 self._leave(effect.code, effect.reason)
             case _:
@@ -286,6 +302,9 @@ class Host:
         task = self._tasks.create_task(self._send_answer(query))
         self._answers[query.query] = task
         task.add_done_callback(lambda _: self._answers.pop(query.query, None))
+
+    def _send_query(self, query: Query) -> None:
+        self._control.send(query)
 
     async def _send_answer(self, query: Query) -> None:
         self._control.send(await self._queries.answer(query))

@@ -19,6 +19,7 @@ from trunkline_protocol.frames import (
     Credit,
     Done,
     Ended,
+    HeldAttachment,
     HeldCall,
     Progress,
     Resume,
@@ -115,6 +116,16 @@ class WorkerCalls:
         """Return every attempt held, for `REGISTER`; running ones first."""
         found = sorted(self._held.values(), key=lambda one: one.state is AttemptState.TAIL)
         return tuple(one.held() for one in found[:MAX_LIST_ENTRIES])
+
+    def attachments(self) -> tuple[HeldAttachment, ...]:
+        """Return what running attempts name, for `REGISTER`: it must not be removed meanwhile."""
+        entries = (
+            HeldAttachment(call, name)
+            for (call, _), found in self._held.items()
+            if found.state is not AttemptState.TAIL
+            for name in found.start.attachments
+        )
+        return tuple(entry for entry, _ in zip(entries, range(MAX_LIST_ENTRIES), strict=False))
 
     def endings(self) -> tuple[Ended, ...]:
         """Return the report of every ended attempt whose tail is still held."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trunkline_protocol.frames import Query, Start, WorkerFrame
+from trunkline_protocol.frames import Query, Reply, Start, WorkerFrame
 from trunkline_protocol.ids import CallId, ClientId, QueryId
 
 
@@ -100,6 +100,20 @@ class DropAnswer:
 
 
 @dataclass(frozen=True, slots=True)
+class TakeReply:
+    """The broker has answered a query of this worker."""
+
+    reply: Reply
+
+
+@dataclass(frozen=True, slots=True)
+class UseAttachments:
+    """Read attachments there; where that is no directory of this host, ask the broker for them."""
+
+    directory: str
+
+
+@dataclass(frozen=True, slots=True)
 class Exit:
     """Stop every attempt, close the adapter and end the process."""
 
@@ -107,5 +121,9 @@ class Exit:
     reason: str = ""
 
 
-Effect = CallEffect | ConnectLane | OpenAdapter | Resolve | Answer | DropAnswer | Exit
-"""What `worker.WorkerCore` may ask for."""
+LinkEffect = (
+    ConnectLane | OpenAdapter | Resolve | Answer | DropAnswer | TakeReply | UseAttachments | Exit
+)
+"""What else `worker.WorkerCore` may ask for."""
+
+Effect = CallEffect | LinkEffect

@@ -13,6 +13,7 @@ from typing import Any, Final, NamedTuple
 
 from trunkline_protocol.frames import (
     Committed,
+    HeldAttachment,
     HeldCall,
     Refused,
     Register,
@@ -36,6 +37,7 @@ from trunkline_workers.core.effects import (
     OpenAdapter,
     Resolve,
     SendControl,
+    UseAttachments,
 )
 
 EXIT_OK: Final = 0
@@ -96,7 +98,10 @@ class BrokerLink:
         self._committed: Registrations | None = None
 
     def register(
-        self, calls: tuple[HeldCall, ...] = (), leases: tuple[LeaseId, ...] = ()
+        self,
+        calls: tuple[HeldCall, ...] = (),
+        leases: tuple[LeaseId, ...] = (),
+        attachments: tuple[HeldAttachment, ...] = (),
     ) -> list[Effect]:
         """Greet the broker with what is held; on a new connection, on `WHO`, and repeated."""
         self.is_registered = False
@@ -112,6 +117,7 @@ class BrokerLink:
             (),
             calls,
             leases,
+            attachments,
         )
         return [SendControl(frame)]
 
@@ -127,6 +133,8 @@ class BrokerLink:
         if frame.orphan_timeout_ms:
             self._orphan_timeout_s = frame.orphan_timeout_ms / 1000
         effects: list[Effect] = [ConnectLane(frame.lane)]
+        if frame.attachments_dir:
+            effects.append(UseAttachments(frame.attachments_dir))
         if not self._is_opened:
             self._is_opened = True
             return [*effects, OpenAdapter()]

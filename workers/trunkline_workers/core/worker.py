@@ -23,6 +23,7 @@ from trunkline_protocol.frames import (
     QueryCancel,
     Refused,
     Registered,
+    Reply,
     Resume,
     Role,
     Start,
@@ -43,6 +44,7 @@ from trunkline_workers.core.effects import (
     Exit,
     SendControl,
     Stop,
+    TakeReply,
 )
 from trunkline_workers.core.link import EXIT_OK, BrokerLink, RegistrationSet, WorkerIdentity
 from trunkline_workers.core.load import CallMeter, LoadMeter
@@ -75,7 +77,8 @@ class WorkerCore:
 
     def on_connected(self) -> list[Effect]:
         """Greet the broker on a new connection."""
-        return self.link.register(self.calls.held(), self._lease_ids())
+        held = self.calls.attachments()
+        return self.link.register(self.calls.held(), self._lease_ids(), held)
 
     def on_lane_connected(self) -> list[Effect]:
         """Report at once how far was sent: frames may have gone down with the old connection."""
@@ -92,6 +95,8 @@ class WorkerCore:
                 return [Answer(frame)]
             case QueryCancel():
                 return [DropAnswer(frame.query)]
+            case Reply():
+                return [TakeReply(frame)]
             case Attach():
                 return [Count("frames_unsupported")]  # REGISTER names no such feature
             case _:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from datetime import UTC, datetime
 from functools import partial
@@ -16,7 +16,6 @@ from typing import Final, cast
 
 import msgspec
 from trunkline_protocol.chunks import StreamChunk
-from trunkline_protocol.content import ImageBlock
 from trunkline_protocol.failure import Code, LlmError, LlmFailure
 from trunkline_protocol.http_failure import http_failure, in_band_failure, request_id
 from trunkline_protocol.models import (
@@ -33,6 +32,7 @@ from trunkline_protocol.retry_policy import ResolvedRetryPolicy
 
 from trunkline_workers.adapter import AdapterContext, LlmAdapter
 from trunkline_workers.adapters.chat_completions.config import ChatConfig, read_config
+from trunkline_workers.adapters.chat_completions.images import ImageResolver, image_resolver
 from trunkline_workers.adapters.chat_completions.profiles import ModelFacts
 from trunkline_workers.adapters.chat_completions.serialize import (
     ResolvedImage,
@@ -45,8 +45,6 @@ from trunkline_workers.credentials import KeySource
 from trunkline_workers.http import HttpClient, HttpRequest, HttpResponse
 from trunkline_workers.redact import redact
 from trunkline_workers.streaming import translate_stream
-
-ImageResolver = Callable[[ImageBlock], Awaitable[ResolvedImage]]
 
 _ERROR_BODY_BYTES: Final = 256 * 1024
 _MODELS_BODY_BYTES: Final = 8 * 1024 * 1024  # OpenRouter's list has about 1 MB
@@ -84,7 +82,8 @@ class ChatCompletionsAdapter(LlmAdapter):
     @classmethod
     def create(cls, context: AdapterContext) -> ChatCompletionsAdapter:
         """Build the adapter from the worker's options."""
-        return cls(read_config(context.options), context)
+        resolve = image_resolver(context.read_attachment)
+        return cls(read_config(context.options), context, resolve_image=resolve)
 
     @property
     def connections_in_use(self) -> int:
