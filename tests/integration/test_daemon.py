@@ -104,17 +104,23 @@ def test_a_broken_hint_file_is_no_obstacle() -> None:
         assert _answers(broker)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
-def test_a_stop_leaves_no_process_and_no_socket(number: signal.Signals) -> None:
+def test_a_stop_leaves_no_process_and_no_socket(broker: BrokerProcess) -> None:
     """Exit status 0; lock and log files may stay."""
-    with running_broker(SCRIPTED) as broker:
-        broker.until_ready("scripted")
-        workers = broker.worker_pids()["scripted"]
+    broker.until_ready("scripted")
+    workers = broker.worker_pids()["scripted"]
+    assert broker.stop() == 0, broker.log_text()
+    assert not [pid for pid in workers if is_alive(pid)]
+    assert not any(path.exists() for path in broker.paths.sockets)
+    assert read_hints(broker.paths.hints) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_ctrl_c_and_a_closed_terminal_are_a_stop_too(number: signal.Signals) -> None:
+    """As SIGTERM."""
+    with running_broker(ONLY_BROKER) as broker:
         broker.signal(number)
         assert broker.wait() == 0, broker.log_text()
-        assert not [pid for pid in workers if is_alive(pid)]
         assert not any(path.exists() for path in broker.paths.sockets)
-        assert read_hints(broker.paths.hints) == []
 
 
 def test_a_stop_during_the_start_leaves_no_process() -> None:
