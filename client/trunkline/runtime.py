@@ -30,8 +30,8 @@ DEFAULT_QUERY_TIMEOUT_S: Final = 30.0
 class LlmRuntime:
     """A connection to the broker; made by `trunkline.connect`, used on one event loop.
 
-    Leaving its context ends every open stream in `aborted` and returns at once; what the broker
-    must know still goes out in the background for at most 0.2 s.
+    Leaving its context ends every open stream in `aborted` and waits until the broker has heard of
+    it: a round trip, or 0.25 s if the broker does not answer.
 
     Attributes:
         endpoint: address of the broker.
@@ -67,7 +67,7 @@ class LlmRuntime:
 
     async def aclose(self) -> None:
         """End every stream in `aborted`, every query in an error, and disconnect; idempotent."""
-        self._shell.close()
+        await self._shell.close()
 
     @property
     def counters(self) -> Mapping[str, int]:

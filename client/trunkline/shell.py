@@ -26,6 +26,7 @@ from trunkline.core.effects import (
     Count,
     Effect,
     Effects,
+    Left,
     OpenLane,
     Rejected,
     RetryBegan,
@@ -38,6 +39,7 @@ from trunkline.core.stream_state import StreamState
 from trunkline.errors import BrokerRefusedError, BrokerUnreachableError, ForkedClientError
 from trunkline.stream import RetryEvent, RetryObserver
 
+CLOSE_S: Final = 0.25  # how long closing waits for the broker
 _NEVER_S: Final = float("inf")
 _log: Final = logging.getLogger("trunkline")
 
@@ -58,7 +60,9 @@ class Shell:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._connection: Connection | None = None
         self._ready: asyncio.Future[None] | None = None
-        self._is_closed = False
+        self._left: asyncio.Future[None] | None = None
+        self._is_closing = False  # nothing new from the application
+        self._is_closed = False  # no sockets any more
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_s = _NEVER_S
         self._waiters: dict[CallId, asyncio.Future[None]] = {}
@@ -76,7 +80,7 @@ class Shell:
             BrokerRefusedError: it will not serve this client.
             LocalProtocolError: connected before.
         """
-        if self._loop is not None or self._is_closed:
+        if self._loop is not None or self._is_closing:
             raise LocalProtocolError("a runtime is connected once; call trunkline.connect() again")
         self._loop = asyncio.get_running_loop()
         self._ready = self._loop.create_future()
@@ -91,7 +95,8 @@ class Shell:
             raise BrokerUnreachableError(self._silence(), self.endpoint) from None
         finally:
             if not self.mux.is_up:
-                self.close()
+                self._is_closing = True
+                self._disconnect()
 
     def _silence(self) -> str:
         """Say why nothing came of the connection."""
@@ -102,18 +107,33 @@ class Shell:
             )
         return f"no broker at {self.endpoint}; start one with `trunkline up`"
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """End every stream in `aborted` and every query in an error, and disconnect; idempotent.
 
-        What the broker must know still goes out in the background, for at most 0.2 s.
+        Waits until the broker has read that, for at most `CLOSE_S`; cancelling the wait only ends
+        the wait.
         """
-        if self._is_closed or self._pid != os.getpid():  # in a child the sockets are the parent's
+        if self._is_closing or self._pid != os.getpid():  # in a child the sockets are the parent's
             return
+        self._is_closing = True
+        if self._loop is None or self._connection is None:
+            return
+        try:
+            self._left = self._loop.create_future()
+            self.perform(self.mux.close(monotonic()))
+            if self.mux.is_leaving:
+                async with asyncio.timeout(CLOSE_S):
+                    await self._left
+        except TimeoutError:  # a stopped broker; what was sent still goes out in the background
+            pass
+        finally:
+            self._disconnect()
+
+    def _disconnect(self) -> None:
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
         if self._connection is not None:
-            self.perform(self.mux.close(monotonic()))
             self._connection.close()
         self._observers.clear()
 
@@ -128,7 +148,7 @@ class Shell:
             raise ForkedClientError
         if self._loop is None:
             raise LocalProtocolError("not connected; use `async with trunkline.connect() as llm`")
-        if self._is_closed:
+        if self._is_closing:
             raise LocalProtocolError("this runtime is closed")
         if asyncio.get_running_loop() is not self._loop:
             raise LocalProtocolError("this runtime belongs to another event loop")
@@ -205,14 +225,13 @@ class Shell:
             case OpenLane():
                 if self._connection is not None:
                     self._connection.open_lane(effect.endpoint)
-            case BecameReady():
-                self._settle(None)
+            case BecameReady() | Left():
+                _resolve(self._ready if isinstance(effect, BecameReady) else self._left)
             case Rejected():
-                self._settle(BrokerRefusedError(effect.message, effect.code))
+                if self._ready is not None and not self._ready.done():
+                    self._ready.set_exception(BrokerRefusedError(effect.message, effect.code))
             case Answered():
-                answer = self._answers.get(effect.query)
-                if answer is not None and not answer.done():
-                    answer.set_result(effect)
+                self._answer(effect)
             case RetryOffered() | RetryBegan():
                 self._tell(effect)
             case Count():
@@ -220,14 +239,10 @@ class Shell:
             case Wake() | Send():
                 raise AssertionError("perform has taken these")
 
-    def _settle(self, error: BrokerRefusedError | None) -> None:
-        """Let `connect` return or raise; later news of the same kind are nobody's."""
-        if self._ready is None or self._ready.done():
-            return
-        if error is None:
-            self._ready.set_result(None)
-        else:
-            self._ready.set_exception(error)
+    def _answer(self, effect: Answered) -> None:
+        answer = self._answers.get(effect.query)
+        if answer is not None and not answer.done():
+            answer.set_result(effect)
 
     def _tell(self, effect: RetryOffered | RetryBegan) -> None:
         observer = self._observers.get(effect.call)
@@ -292,3 +307,9 @@ class Shell:
         if not self._is_closed:
             self.perform(self.mux.on_tick(monotonic(), lateness_s))
             self._arm()
+
+
+def _resolve(waited_for: asyncio.Future[None] | None) -> None:
+    """Tell a future that it has come true; later news of the same kind are nobody's."""
+    if waited_for is not None and not waited_for.done():
+        waited_for.set_result(None)

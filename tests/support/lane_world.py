@@ -82,7 +82,8 @@ class World:
         self.weather = weather
         self.window = window
         self.now_s = 1000.0
-        self.mux = mux_type(CLIENT, 1, "world", rng.randbytes(32), self.now_s)
+        # On links this bad even greeting a broker may take half a minute.
+        self.mux = mux_type(CLIENT, 1, "world", rng.randbytes(32), self.now_s, 3600.0)
         self.worker = calls_type()
         self.readers: dict[CallId, Reader] = {}
         self.begun: list[tuple[CallId, int]] = []

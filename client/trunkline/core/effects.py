@@ -38,6 +38,11 @@ class BecameReady:
 
 
 @dataclass(frozen=True, slots=True)
+class Left:
+    """The broker has taken everything that was said before the leave."""
+
+
+@dataclass(frozen=True, slots=True)
 class Rejected:
     """The broker will not speak with this client; final."""
 
@@ -105,7 +110,16 @@ class Count:
 
 
 Effect = (
-    Send | Wake | OpenLane | BecameReady | Rejected | RetryOffered | RetryBegan | Answered | Count
+    Send
+    | Wake
+    | OpenLane
+    | BecameReady
+    | Left
+    | Rejected
+    | RetryOffered
+    | RetryBegan
+    | Answered
+    | Count
 )
 Effects = Sequence[Effect]
 NOTHING: Final[Effects] = ()

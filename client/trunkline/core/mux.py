@@ -52,6 +52,7 @@ from trunkline.core.effects import (
     Count,
     Effect,
     Effects,
+    Left,
     Send,
 )
 from trunkline.core.link import Link, LinkPhase
@@ -72,6 +73,9 @@ class Mux:
     """All streams and queries of one client.
 
     No method raises for what a peer sent. Effects must be performed in order.
+
+    Attributes:
+        is_leaving: `close` has taken leave, and the broker's answer is awaited.
     """
 
     def __init__(
@@ -104,6 +108,7 @@ class Mux:
         self._done_at_s = _NEVER_S
         self._done_sent_s = -_NEVER_S
         self._told_epoch: int | None = None
+        self.is_leaving = False
 
     # --- facts for the shell -------------------------------------------------------------------
 
@@ -191,14 +196,22 @@ class Mux:
         return self._questions.abandon(query, can_send=self._link.is_greeted)
 
     def close(self, now_s: float) -> Effects:
-        """End every call in `aborted` and every query, and take leave of the broker."""
+        """End every call in `aborted` and every query, and take leave of the broker.
+
+        Returns:
+            Effects; `Left` comes later if `is_leaving` is true now. A connection that is closed
+            too early takes its last frames with it: the broker finds the peer gone before it
+            reads them.
+        """
         effects: list[Effect] = []
         for stream in list(self._calls.values()):
             effects.extend(self.cancel(stream, now_s))
         effects.extend(self._questions.give_up(Code.ABORTED, _CLOSED.message))
         effects.extend(self._flush_done(now_s))
         if self._link.is_greeted:
-            effects.append(Send(Bye()))
+            self.is_leaving = True
+            # The second one comes from a stranger and is answered WHO: all else was read then.
+            effects.extend((Send(Bye()), Send(Bye())))
         return effects
 
     # --- the link ------------------------------------------------------------------------------
@@ -276,7 +289,7 @@ class Mux:
             case Welcome():
                 return self._on_welcome(frame, now_s)
             case Who():
-                return self._link.on_who(now_s)
+                return [Left()] if self.is_leaving else self._link.on_who(now_s)
             case Refused():
                 return self._on_refused(frame, now_s)
             case Stopping():

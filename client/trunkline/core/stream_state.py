@@ -301,7 +301,7 @@ class StreamState:
         if intake.owes_credit and not self.is_over:
             effects = self._credit(now_s)
         chunks = intake.take()
-        if chunks is None:
+        if not chunks:  # also what is left of a frame that held a withheld finish alone
             return _NO_CHUNKS, effects
         self._has_seen = not self.request.is_replayable
         try:
