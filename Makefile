@@ -10,13 +10,14 @@ TYPED := protocol client broker workers tests/typing
 # Arguments of the targets that take one.
 VECTORS ?=
 CASES ?=
+DEMO ?=
 SEED ?= 0
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format bench conformance field chaos coverage clean
 
 help:
-	@echo "make demo                     the main job, shown: four agents, one model, two swaps"
+	@echo "make demo [DEMO=--help]       the main job, shown: four agents, one model, two swaps"
 	@echo "make test                     every test but live, bench and long chaos"
 	@echo "make check                    format, lint, import contracts, types"
 	@echo "make bench                    measure; ratios against the limit, in one run"
@@ -56,7 +57,7 @@ $(VENV)/.bench: pyproject.toml $(VENV)/.installed
 # --- what one does --------------------------------------------------------------------------
 
 demo: local
-	@$(BIN)/python -m demo
+	@$(BIN)/python -m demo $(DEMO)
 
 test: local
 	@$(BIN)/python -m pytest -q
