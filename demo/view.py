@@ -13,6 +13,7 @@ from rich.text import Text
 from demo.record import Agent, Record, Turn
 
 KEPT_LINES = 6
+WORDS = 40  # fits beside the rest on 80 columns
 
 
 class View:
@@ -61,8 +62,8 @@ class View:
     def _shown(self) -> Group:
         table = Table(box=None, pad_edge=False, expand=True)
         for head, width in (("agent", 7), ("pid", 8), ("turn", 5), ("worker", 8), ("chunks", 7)):
-            table.add_column(head, width=width)
-        table.add_column("says", no_wrap=True, overflow="ellipsis")
+            table.add_column(head, min_width=width, no_wrap=True)
+        table.add_column("says", ratio=1, no_wrap=True, overflow="crop")
         for agent in self._record.agents:
             table.add_row(*self._row(agent))
         return Group(Text("\n".join(self._lines[-KEPT_LINES:]), style="dim"), table)
@@ -71,7 +72,7 @@ class View:
         turn = agent.turns[-1] if agent.turns else None
         if turn is None:
             return (agent.name, str(agent.pid), "", "", "", "")
-        words = turn.text.replace("\n", " ")
+        words = turn.text.replace("\n", " ")[-WORDS:]
         return (
             agent.name,
             str(agent.pid),
