@@ -28,6 +28,7 @@ from trunkline_workers.core.calls import WorkerCalls
 from trunkline_workers.core.effects import Begin, Pull, SendControl, SendLane, Stop
 
 CALL = CallId(b"k" * 16)
+_SIZES = st.one_of(st.just(0), st.integers(0, 700), st.just(70_000))
 STOP = Finish(FinishReason("stop"))
 
 
@@ -40,7 +41,7 @@ class WorkerCallsMachine(RuleBasedStateMachine):
         self.now_s = 0.0
         self.attempt = -1
         self._begin_model()
-        self.is_over = True
+        self.is_over = True  # the first rule is a start
 
     def _begin_model(self) -> None:
         self.said: list[Any] = []  # by the adapter, the truth
@@ -51,6 +52,7 @@ class WorkerCallsMachine(RuleBasedStateMachine):
         self.sent = self.sent_bytes = self.highest_consumed = 0
         self.begins = 0
         self.is_finished = self.is_stopped = self.is_over = False
+        self.is_waiting = False  # as the puller does, once it finds no room
         self.ended: list[Ended] = []
 
     # --- effects -----------------------------------------------------------------------------
@@ -71,6 +73,7 @@ class WorkerCallsMachine(RuleBasedStateMachine):
                     assert not self.is_finished
                     assert not self.is_stopped
                     assert self.calls.may_pull(CALL, self.attempt)
+                    self.is_waiting = False
                 case _:
                     pass
 
@@ -78,6 +81,7 @@ class WorkerCallsMachine(RuleBasedStateMachine):
         header = decode_lane_header(frame)
         chunks = chunks_from_arrays(decode_lane_arrays(frame, header.count))
         assert chunks == self.said[header.first : header.first + header.count]
+        assert chunks
         end = header.first + header.count
         if end > self.sent:  # new: within the credit, and only the next one
             assert header.first == self.sent
@@ -107,16 +111,20 @@ class WorkerCallsMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.attempt >= 0)
     @rule()
     def start_again(self) -> None:
+        before = len(self.ended)
+        is_ended = bool(self.ended)
         self._start()
         assert self.begins == 1
+        assert len(self.ended) == before + is_ended  # an ended one says so again
 
     @precondition(lambda self: self._may_say())
-    @rule(sizes=st.lists(st.integers(0, 700), min_size=1, max_size=20))
+    @rule(sizes=st.lists(_SIZES, min_size=1, max_size=20))
     def say(self, sizes: list[int]) -> None:
         chunks = [TextDelta(0, f"{len(self.said) + i} " + "x" * n) for i, n in enumerate(sizes)]
         self.said += chunks
         arrays = [chunk.to_array() for chunk in chunks]
         self.perform(self.calls.on_chunks(CALL, self.attempt, arrays, self.now_s))
+        self.is_waiting = not self.calls.may_pull(CALL, self.attempt)
 
     @precondition(lambda self: self._may_say())
     @rule(count=st.integers(0, 3))
@@ -128,8 +136,7 @@ class WorkerCallsMachine(RuleBasedStateMachine):
         self.perform(self.calls.on_finish(CALL, self.attempt, STOP, None, self.now_s, arrays))
 
     def _may_say(self) -> bool:
-        is_running = not (self.is_over or self.is_finished or self.is_stopped)
-        return is_running and self.calls.may_pull(CALL, self.attempt)
+        return not (self.is_over or self.is_finished or self.is_stopped or self.is_waiting)
 
     @precondition(lambda self: self.frames and not self.is_over)
     @rule(which=st.integers(0, 1_000_000), is_kept=st.booleans())
@@ -138,12 +145,24 @@ class WorkerCallsMachine(RuleBasedStateMachine):
         frame = self.frames[which % len(self.frames)]
         if not is_kept:
             self.frames.remove(frame)
+        self._take(frame)
+
+    def _take(self, frame: bytes) -> None:
         header = decode_lane_header(frame)
         if header.first != len(self.got):
             return  # behind or ahead; frames are the same ones whenever they are sent
         self.got += chunks_from_arrays(decode_lane_arrays(frame, header.count))
         self.consumed_bytes += max(MIN_FRAME_COST_BYTES, len(frame))
         self.consumed = len(self.got)
+
+    @precondition(lambda self: self.frames and not self.is_over)
+    @rule(kept=st.integers(1, 3))
+    def read_on(self, kept: int) -> None:
+        """The first frames of the link arrive in order, the others are lost; credit follows."""
+        for frame in self.frames[:kept]:
+            self._take(frame)
+        self.frames.clear()
+        self.credit(is_stale=False)
 
     @precondition(lambda self: self.frames)
     @rule()
@@ -206,6 +225,12 @@ class WorkerCallsMachine(RuleBasedStateMachine):
         for ended in self.ended:
             if ended.finish["kind"] == "stop":
                 assert self.sent == ended.last == len(self.said)
+
+    @invariant()
+    def credit_that_comes_back_is_told(self) -> None:
+        is_running = not (self.is_over or self.is_finished or self.is_stopped)
+        if is_running and self.is_waiting:
+            assert not self.calls.may_pull(CALL, self.attempt)
 
     @invariant()
     def one_item_waits_at_most(self) -> None:
