@@ -20,12 +20,13 @@ from trunkline_protocol.ids import PoolName
 
 from trunkline_broker.config_errors import ConfigError, syntax_error, validation_error
 from trunkline_broker.core.specs import BrokerSpec, PoolSpec, RestartSpec
-from trunkline_broker.paths import RunPaths, default_run_dir, ipc
+from trunkline_broker.paths import RunPaths, default_attachments_dir, default_run_dir, ipc
 
 CONFIG_ENV: Final = "TRUNKLINE_CONFIG"
 OVERRIDE_PREFIX: Final = "TRUNKLINE_BROKER_"  # TRUNKLINE_BROKER_DRAIN_S=5 sets [broker] drain_s
 FILE_NAME: Final = "trunkline.toml"
 _MAX_SECONDS: Final = 7 * 24 * 3600.0
+_MIB: Final = 1024 * 1024
 _RESTART: Final = RestartSpec()
 _POOL: Final = PoolSpec(PoolName(""), "")
 
@@ -83,6 +84,9 @@ class BrokerSection(_Section):
         max_calls_per_worker: most open calls of one worker.
         memory_limit_mib: address space of each worker; 0: no limit.
         open_files_limit: open files of each worker; 0: the broker's own.
+        attachments_dir: where uploaded images are kept, a directory of its own; a relative one
+            begins at this file. Empty: below the run or the state directory.
+        attachments_mib: most that is kept there; the longest unused goes first.
     """
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -99,6 +103,10 @@ class BrokerSection(_Section):
     )
     memory_limit_mib: Annotated[int, Field(ge=0)] = 0
     open_files_limit: Annotated[int, Field(ge=0)] = 0
+    attachments_dir: str = ""
+    attachments_mib: Annotated[int, Field(ge=1, le=1024 * 1024)] = (
+        limits.ATTACHMENT_STORE_BYTES // _MIB
+    )
 
 
 class _Document(_Section):
@@ -129,6 +137,14 @@ class Settings(BaseModel):
         return RunPaths(self.run_dir)
 
     @property
+    def attachments_dir(self) -> Path:
+        """Absolute path of the attachment store."""
+        if not self.broker.attachments_dir:
+            return default_attachments_dir(self.environ)
+        base = self.source.parent if self.source is not None else Path.cwd()
+        return (base / Path(self.broker.attachments_dir).expanduser()).absolute()
+
+    @property
     def endpoint(self) -> str:
         """The one address that a client is given."""
         return ipc(self.paths.control)
@@ -149,6 +165,8 @@ class Settings(BaseModel):
             max_calls_per_client=self.broker.max_calls_per_client,
             max_calls_per_worker=self.broker.max_calls_per_worker,
             orphan_timeout_s=self.broker.orphan_timeout_s,
+            attachments_dir=str(self.attachments_dir),
+            attachments_bytes=self.broker.attachments_mib * _MIB,
         )
 
 

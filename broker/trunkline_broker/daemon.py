@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 from secrets import token_bytes
-from typing import Any, Final, cast
+from typing import Any, Final, cast, get_args
 
 import zmq
 from trunkline_protocol.codec import Direction, pack_body
@@ -26,6 +26,7 @@ from trunkline_protocol.frames import Reply
 from trunkline_protocol.ids import Epoch, Generation, PoolName
 
 from trunkline_broker import outputs
+from trunkline_broker.attachment_store import AttachmentStore
 from trunkline_broker.config import Settings, load
 from trunkline_broker.config_errors import ConfigError
 from trunkline_broker.core import effects as do
@@ -73,7 +74,7 @@ def run(settings: Settings) -> int:
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_serve(settings, telemetry))
-    except (zmq.ZMQError, OSError) as exc:
+    except (RunDirError, zmq.ZMQError, OSError) as exc:
         telemetry.log("error", "start_failed", {"reason": str(exc)})
         return EXIT_FAILED
     finally:
@@ -97,6 +98,7 @@ class Daemon:
 
         Raises:
             zmq.ZMQError, OSError: a socket can't be bound; nothing is left open.
+            RunDirError: the attachment store can't be used; nothing is left open.
         """
         self._settings = settings
         self._telemetry = telemetry
@@ -147,11 +149,17 @@ class Daemon:
         self._lane = Lane(paths.workers_lane, paths.lane, self._on_stray, self._on_lane_end)
         self._cleanup.callback(self._lane.close)
         self._processes = self._watched_processes(hints)
+        self._attachments = AttachmentStore(self._settings.attachments_dir, self.report)
+        self._cleanup.callback(self._attachments.close)
+        if not self._attachments.is_ours:
+            place = {"directory": str(self._settings.attachments_dir)}
+            self._telemetry.log("warning", "attachments_held_by_another_broker", place)
         self._perform_by_type = self._performers()
         self._catch_signals()
         if _is_stderr(paths.log):
             self._own_log()
-        self.report(said.Started(tuple(_alive_worker(hint) for hint in hints)))
+        alive_workers = tuple(_alive_worker(hint) for hint in hints)
+        self.report(said.Started(alive_workers, self._attachments.scan()))
         facts = {"pid": os.getpid(), "endpoint": self._settings.endpoint, "adopting": len(hints)}
         self._telemetry.log("info", "ready", facts)
 
@@ -250,6 +258,7 @@ class Daemon:
             do.Signal: processes.signal,
             do.WatchClient: lambda e: processes.watch_client(e.pid),
             do.UnwatchClient: lambda e: processes.unwatch_client(e.pid),
+            **dict.fromkeys(get_args(do.AttachmentEffect), self._attachments.perform),
             do.Count: lambda e: self._telemetry.count(e.name, e.amount),
             do.Log: lambda e: self._telemetry.log(e.level, e.event, e.fields),
             do.Exit: self._exit,

@@ -17,6 +17,7 @@ RUN_DIR_ENV: Final = "TRUNKLINE_RUN_DIR"
 MAX_SOCKET_PATH_BYTES: Final = 107  # unix(7): sun_path holds 108 bytes with its final NUL
 PRIVATE_DIR_MODE: Final = 0o700
 PRIVATE_FILE_MODE: Final = 0o600
+_ATTACHMENTS: Final = "attachments"
 
 
 class RunDirError(Exception):
@@ -35,6 +36,19 @@ def default_run_dir(environ: Mapping[str, str]) -> Path:
     home = environ.get("HOME")
     base = Path(home) if home else Path.home()
     return base / ".local" / "state" / "trunkline" / "run"
+
+
+def default_attachments_dir(environ: Mapping[str, str]) -> Path:
+    """Return the directory of the attachment store that an environment names.
+
+    Inside of the run directory, but where that is below `XDG_RUNTIME_DIR`: this lies in memory and
+    has no room for images, so it is `$XDG_STATE_HOME/trunkline/attachments` then.
+    """
+    if environ.get(RUN_DIR_ENV) or not environ.get("XDG_RUNTIME_DIR"):
+        return default_run_dir(environ) / _ATTACHMENTS
+    home = Path(environ.get("HOME") or Path.home())
+    state = Path(environ.get("XDG_STATE_HOME") or home / ".local" / "state")
+    return state.absolute() / "trunkline" / _ATTACHMENTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +117,7 @@ class RunPaths:
                     f" path may have {MAX_SOCKET_PATH_BYTES}; set {RUN_DIR_ENV} to a shorter one"
                 )
         for directory in (self.root, self.workers):
-            _make_private(directory)
+            make_private(directory)
 
 
 def ipc(path: Path) -> str:
@@ -111,17 +125,22 @@ def ipc(path: Path) -> str:
     return f"ipc://{path}"
 
 
-def _make_private(directory: Path) -> None:
+def make_private(directory: Path) -> None:
+    """Create a directory that only this user can enter, or see that it is one.
+
+    Raises:
+        RunDirError: it can't be created, is somebody else's, or open to others.
+    """
     try:
         directory.mkdir(mode=PRIVATE_DIR_MODE, parents=True, exist_ok=True)
         facts = directory.stat()
     except OSError as exc:
-        raise RunDirError(f"can't create run directory {directory}: {exc.strerror}") from exc
+        raise RunDirError(f"can't create directory {directory}: {exc.strerror}") from exc
     if facts.st_uid != os.geteuid():
-        raise RunDirError(f"run directory {directory} belongs to another user (uid {facts.st_uid})")
+        raise RunDirError(f"directory {directory} belongs to another user (uid {facts.st_uid})")
     if stat.S_IMODE(facts.st_mode) & 0o077:
         mode = stat.S_IMODE(facts.st_mode)
         raise RunDirError(
-            f"run directory {directory} is open to other users (mode {mode:04o});"
+            f"directory {directory} is open to other users (mode {mode:04o});"
             f" make it private: chmod 700 {directory}"
         )

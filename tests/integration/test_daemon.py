@@ -56,10 +56,14 @@ def _idle_share(pid: int) -> float:
 
 
 def test_files_are_private(broker: BrokerProcess) -> None:
-    """Directory 0700, sockets, lock, hints and output 0600."""
+    """Directories 0700, sockets, lock, hints and output 0600."""
     broker.until_ready("scripted")
-    assert broker.run_dir.stat().st_mode & 0o777 == 0o700
-    files = [path for path in broker.run_dir.rglob("*") if path.name not in {"stderr", "workers"}]
+    files = [path for path in broker.run_dir.rglob("*") if path.name != "stderr"]
+    directories = {broker.run_dir, *(path for path in files if path.is_dir())}
+    assert {path.name for path in directories} == {"run", "workers", "attachments"}
+    for path in directories:
+        assert path.stat().st_mode & 0o777 == 0o700, path
+    files = [path for path in files if path not in directories]
     assert {"control", "lane", "broker.lock", "alive.json"} <= {path.name for path in files}
     assert any(path.suffix == ".log" for path in files)
     for path in files:

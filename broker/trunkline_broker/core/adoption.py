@@ -66,9 +66,12 @@ class Adoption:
             self._take_role(worker, frame, now_s)
         self._take_leases(worker, frame, now_s)
         listed: set[CallId] = set()
+        named: dict[CallId, list[str]] = {}
+        for held in frame.attachments:
+            named.setdefault(held.call, []).append(held.attachment)
         for entry in frame.calls:
             listed.add(entry.call)
-            self._take_call(worker, entry, now_s)
+            self._take_call(worker, entry, tuple(named.get(entry.call, ())), now_s)
         if is_new_link:
             for call in [call for key, call in worker.calls.items() if key not in listed]:
                 self._missing(call)
@@ -166,14 +169,16 @@ class Adoption:
             if lease not in hub.leases:
                 hub.hold_lease(worker, lease, now_s + hub.spec.prepared_s)
 
-    def _take_call(self, worker: Worker, entry: HeldCall, now_s: float) -> None:
+    def _take_call(
+        self, worker: Worker, entry: HeldCall, named: tuple[str, ...], now_s: float
+    ) -> None:
         hub = self._hub
         call = hub.calls.get(entry.call)
         if call is None:
             if self._is_ours(worker) or hub.calls.past(entry.call) is not None:
                 hub.to_worker(worker, Cancel(entry.call, entry.attempt))
             elif len(hub.calls) < hub.spec.max_calls:
-                self._adopt(worker, entry, now_s)
+                self._adopt(worker, entry, named, now_s)
             return
         if call.worker == worker.generation and call.attempt == entry.attempt:
             if call.is_cancelled:
@@ -184,9 +189,9 @@ class Adoption:
             hub.count("call_held_twice")
             hub.to_worker(worker, Cancel(entry.call, entry.attempt))
 
-    def _adopt(self, worker: Worker, entry: HeldCall, now_s: float) -> None:
+    def _adopt(self, worker: Worker, entry: HeldCall, named: tuple[str, ...], now_s: float) -> None:
         hub = self._hub
-        call = Call.held(entry, worker.generation)
+        call = Call.held(entry, worker.generation, named)
         client = hub.clients.ensure(entry.client)
         if client.peer is None:
             hub.deadlines.set((Timer.CLIENT, client.id), now_s + hub.spec.orphan_timeout_s)

@@ -34,6 +34,7 @@ from trunkline_broker.core.staffing import Staffing
 from trunkline_broker.core.stopping import Stopping
 from trunkline_broker.core.swaps import Swaps
 from trunkline_broker.core.timers import Timers
+from trunkline_broker.core.uploads import PUT, Uploads
 from trunkline_broker.core.workers import Worker
 
 
@@ -65,6 +66,7 @@ class Broker:
         self._answers = Answers(
             hub, self._openings, self._staffing, self._swaps, self._reloading, self._stopping
         )
+        self._uploads = Uploads(hub)
         self._timers = Timers(
             hub,
             endings=self._endings,
@@ -100,7 +102,8 @@ class Broker:
 
     def status(self, now_s: float) -> dict[str, object]:
         """Return the status document, as far as the core knows it."""
-        return status(self._hub, self._questions, self._swaps, now_s)
+        document = status(self._hub, self._questions, self._swaps, now_s)
+        return document | {"attachments": self._uploads.report()}
 
     def _dispatch(self, event: Event, now_s: float) -> None:  # noqa: C901  one row per event
         match event:
@@ -110,8 +113,9 @@ class Broker:
                 self._on_worker_frame(peer, frame, pid, now_s)
             case events.Ticked(lateness_s):
                 self._on_tick(lateness_s, now_s)
-            case events.Started(alive):
+            case events.Started(alive, attachments):
                 self._adoption.start(alive, now_s)
+                self._uploads.start(attachments)
             case events.FrameRejected():
                 self._on_rejected(event)
             case events.PeerDisconnected(side, peer):
@@ -140,6 +144,21 @@ class Broker:
             case events.ConfigRejected(peer, query, reason):
                 self._answers.rejected(peer, query, reason)
             case _:
+                self._on_store(event)
+
+    def _on_store(self, event: events.AttachmentEvent) -> None:
+        match event:
+            case events.PartStored():
+                self._uploads.on_stored(event)
+            case events.PartRefused():
+                self._uploads.on_refused(event)
+            case events.AttachmentChecked():
+                self._uploads.on_checked(event)
+            case events.AttachmentsGone():
+                self._uploads.on_gone(event)
+            case events.PartRead():
+                self._uploads.on_read(event)
+            case _:
                 assert_never(event)
 
     # --- frames of clients ------------------------------------------------------------------
@@ -163,6 +182,7 @@ class Broker:
         match frame:
             case frames.Open():
                 self._openings.on_open(client, frame, now_s)
+                self._uploads.touch(frame.attachments)
             case frames.Credit() | frames.Resume():
                 self._forwarding.on_position(client, frame, now_s)
             case frames.Done():
@@ -187,7 +207,9 @@ class Broker:
                 assert_never(frame)
 
     def _on_query(self, client: Client, frame: frames.Query, now_s: float) -> None:
-        if frame.op in WORKER_OPS:
+        if frame.op == PUT:
+            self._uploads.on_put(client, frame)
+        elif frame.op in WORKER_OPS:
             self._questions.on_query(client, frame, now_s)
         elif self._answers.knows(frame.op):
             self._answers.on_query(client, frame, now_s)
@@ -220,6 +242,8 @@ class Broker:
                 self._registering.on_registrations(worker, frame, now_s)
             case Reply():
                 self._questions.on_reply(worker, frame, now_s)
+            case frames.Query():
+                self._uploads.on_get(worker, frame)
             case frames.Snapshot():
                 self._forwarding.on_snapshot(worker, frame)
             case frames.Bye(reason):
@@ -266,6 +290,7 @@ class Broker:
             elif self._adoption.is_over():
                 self._adoption.settle(now_s)
                 self._answers.settle()
+                self._uploads.settle()
             elif hub.freed:
                 self._openings.pump(hub.freed.pop(), now_s)
             elif hub.is_topology_new:

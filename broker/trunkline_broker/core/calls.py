@@ -57,6 +57,7 @@ class Call:
         heard_s: last word of the client about it; counts for the retention.
         is_rebound: taken over from an older broker; its client has not named it here yet.
         attacher: who asked for such a call and gets it if the worker agrees.
+        attachments: what it names; they stay in the store as long as it is held.
     """
 
     id: CallId
@@ -84,6 +85,7 @@ class Call:
     heard_s: float = 0.0
     is_rebound: bool = False
     attacher: ClientId | None = None
+    attachments: tuple[str, ...] = ()
 
     @classmethod
     def opened(cls, frame: Open, client: ClientId) -> Call:
@@ -100,10 +102,11 @@ class Call:
             waiting=frame,
             # An attempt begins only with a retry, so its number is the number of retries.
             retries=frame.attempt,
+            attachments=frame.attachments,
         )
 
     @classmethod
-    def held(cls, entry: HeldCall, worker: Generation) -> Call:
+    def held(cls, entry: HeldCall, worker: Generation, attachments: tuple[str, ...] = ()) -> Call:
         """Make a call that a worker brought along from an older broker."""
         return cls(
             id=entry.call,
@@ -115,6 +118,7 @@ class Call:
             worker=worker,
             retries=entry.attempt,
             is_rebound=True,
+            attachments=attachments,
         )
 
     def queue(self, frame: Open, reason: str) -> None:

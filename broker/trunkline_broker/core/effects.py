@@ -128,6 +128,60 @@ class UnwatchClient:
 
 
 @dataclass(frozen=True, slots=True)
+class StorePart:
+    """Write a part of an upload; `PartStored` or `PartRefused` follows.
+
+    The part that reaches `total` ends it: hash and media type are checked, then it is stored. At
+    offset 0 whatever was there of it goes. After a failure nothing of the upload is left.
+
+    Attributes:
+        peer: who asked; comes back with the event, as `query` does.
+    """
+
+    peer: bytes
+    query: QueryId
+    attachment: str
+    media_type: str
+    total: int
+    offset: int
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckAttachment:
+    """See whether a stored attachment is still there; `AttachmentChecked` follows."""
+
+    peer: bytes
+    query: QueryId
+    attachment: str
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReadPart:
+    """Read a part of a stored attachment for a worker; `PartRead` follows."""
+
+    peer: bytes
+    query: QueryId
+    attachment: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class TouchAttachments:
+    """Note on disk that these are used now; `AttachmentsGone` follows for what is not there."""
+
+    attachments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveAttachments:
+    """Remove these, whole or unfinished; what is gone already is gone."""
+
+    attachments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Count:
     """Add to a counter; the core keeps its own tally of these too (`status()["counters"]`)."""
 
@@ -157,6 +211,9 @@ class Exit:
     code: int = 0
 
 
+AttachmentEffect = StorePart | CheckAttachment | ReadPart | TouchAttachments | RemoveAttachments
+"""Performed one after the other, off the loop."""
+
 Effect = (
     SendToClient
     | SendToWorker
@@ -168,6 +225,7 @@ Effect = (
     | Signal
     | WatchClient
     | UnwatchClient
+    | AttachmentEffect
     | Count
     | Log
     | Exit

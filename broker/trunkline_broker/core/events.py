@@ -11,7 +11,7 @@ from enum import Enum
 from trunkline_protocol.frames import ClientFrame, WorkerFrame
 from trunkline_protocol.ids import Generation, PoolName, QueryId
 
-from trunkline_broker.core.specs import AliveWorker, PoolSpec
+from trunkline_broker.core.specs import AliveWorker, PoolSpec, StoredAttachment
 
 
 class Side(Enum):
@@ -27,9 +27,11 @@ class Started:
 
     Attributes:
         alive: workers of the hint file whose processes live; empty after a clean stop.
+        attachments: what the store holds, the longest unused first.
     """
 
     alive: tuple[AliveWorker, ...] = ()
+    attachments: tuple[StoredAttachment, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,69 @@ class ConfigRejected:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class PartStored:
+    """`StorePart` was done.
+
+    Attributes:
+        received: bytes that are there now; not what was expected if somebody changed the file.
+        is_stored: the attachment is whole and checked.
+    """
+
+    peer: bytes
+    query: QueryId
+    attachment: str
+    received: int
+    is_stored: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PartRefused:
+    """`StorePart` failed, or what it completed does not fit; nothing of the upload is left."""
+
+    peer: bytes
+    query: QueryId
+    attachment: str
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class AttachmentChecked:
+    """The answer to `CheckAttachment`."""
+
+    peer: bytes
+    query: QueryId
+    attachment: str
+    is_there: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AttachmentsGone:
+    """Files that somebody else has removed from the store."""
+
+    attachments: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartRead:
+    """The answer to `ReadPart`.
+
+    Attributes:
+        total: size of the whole.
+        data: `None`: it is not there.
+    """
+
+    peer: bytes
+    query: QueryId
+    attachment: str
+    total: int
+    data: bytes | None
+
+
+AttachmentEvent = PartStored | PartRefused | AttachmentChecked | AttachmentsGone | PartRead
+"""What comes of the effects on the attachment store."""
+
 Event = (
     Started
     | ClientFrameReceived
@@ -185,5 +250,6 @@ Event = (
     | StopRequested
     | ConfigReplaced
     | ConfigRejected
+    | AttachmentEvent
 )
 """What the shell may tell the core."""

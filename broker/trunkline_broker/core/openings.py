@@ -372,6 +372,7 @@ class Openings:
                 detachable=call.is_detachable,
                 token=call.token,
                 lease=call.lease,
+                attachments=frame.attachments,
                 body=frame.body,
             ),
         )

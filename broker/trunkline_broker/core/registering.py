@@ -60,6 +60,7 @@ class Registering:
                 lane=hub.spec.workers_lane,
                 generation=worker.generation,
                 orphan_timeout_ms=round(hub.spec.orphan_timeout_s * 1000),
+                attachments_dir=hub.spec.attachments_dir,
             ),
         )
         if worker.is_ready():

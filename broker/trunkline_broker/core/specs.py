@@ -80,6 +80,8 @@ class BrokerSpec:
         queue_bytes: most bytes of bodies that wait, all queues together.
         prepared_s: what a prepared call of an older broker is held for at most.
         remote_lease_s: liveness of workers on other hosts, whose links may drop for a while.
+        attachments_dir: where workers of this host read attachments; empty: none are kept.
+        attachments_bytes: most that the attachment store holds.
     """
 
     pools: tuple[PoolSpec, ...] = ()
@@ -100,6 +102,21 @@ class BrokerSpec:
     orphan_timeout_s: float = limits.ORPHAN_TIMEOUT_S
     query_timeout_s: float = 30.0
     prepared_s: float = 60.0
+    attachments_dir: str = ""
+    attachments_bytes: int = limits.ATTACHMENT_STORE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAttachment:
+    """One file that the attachment store held at the start.
+
+    Attributes:
+        is_whole: `False`: an upload that was not finished.
+    """
+
+    attachment: str
+    size_bytes: int
+    is_whole: bool
 
 
 @dataclass(frozen=True, slots=True)
