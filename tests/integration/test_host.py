@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -36,9 +37,13 @@ from trunkline_protocol.frames import (
     Start,
     Who,
 )
-from trunkline_protocol.ids import Epoch, Generation, LeaseId, QueryId
+from trunkline_protocol.ids import Epoch, Generation, LeaseId, PoolName, QueryId
 from trunkline_workers.adapters.scripted.script import script_from_map
+from trunkline_workers.boot import Boot
+from trunkline_workers.core.effects import Effect
 from trunkline_workers.core.link import EXIT_CONFIG, EXIT_ORPHANED, EXIT_REFUSED
+from trunkline_workers.host import Host
+from trunkline_workers.loader import load_entry
 
 from tests.support.broker import run_directory
 from tests.support.fake_broker import FakeBroker, Received, a_start, credit_for, spawn_worker
@@ -415,3 +420,31 @@ def test_help_needs_no_broker() -> None:
     )
     assert b"--connect" in done.stdout
     assert b"--boot-fd" not in done.stdout
+
+
+async def test_an_adapter_that_ignores_cancel_holds_the_end_up_for_a_second_only() -> None:
+    async with a_worker() as worker:
+        await worker.start({"steps": [{"deaf_ms": 60_000}]})
+        await until_async(lambda: worker.events() == ["start"])
+        worker.child.send_signal(signal.SIGTERM)
+        assert await worker.exited() == 0
+        assert "ignore that they were cancelled" in worker.output
+
+
+async def test_a_broken_invariant_of_our_own_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def broken(*_: object) -> list[Effect]:
+        raise AssertionError("ours")
+
+    with run_directory() as root:
+        broker = FakeBroker(root)
+        boot = Boot(broker.control_endpoint, PoolName("p"), "scripted")
+        host = Host(boot, load_entry("scripted"), {})
+        monkeypatch.setattr(host._core, "on_frame", broken)
+        running = asyncio.ensure_future(host.run())
+        await broker.receive(Register)
+        await broker.send(Who(Epoch(1)))
+        with pytest.raises(AssertionError, match="ours"):
+            await running
+        broker.close()

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from trunkline_workers.boot import BootError, read_boot
 from trunkline_workers.core.link import EXIT_CONFIG
-from trunkline_workers.host import run_host
+from trunkline_workers.host import Host, run_host
 from trunkline_workers.loader import load_entry
 
 
@@ -19,10 +19,10 @@ def main(arguments: Sequence[str]) -> int:
     except BootError as exc:
         return _refuse(str(exc))
     try:
-        entry = load_entry(boot.adapter)
-        return run_host(boot, entry, dict(os.environ))
+        host = Host(boot, load_entry(boot.adapter), dict(os.environ))
     except (ValueError, ImportError) as exc:
         return _refuse(f"adapter {boot.adapter}: {exc}")
+    return run_host(host)
 
 
 def _refuse(reason: str) -> int:

@@ -13,7 +13,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, assert_never
 
 import zmq
@@ -60,7 +60,7 @@ from trunkline_workers.figures import process_figures
 from trunkline_workers.lane import LaneSocket
 from trunkline_workers.loader import Entry
 from trunkline_workers.plugin import Plugin
-from trunkline_workers.pull import Puller, stopped
+from trunkline_workers.pull import Puller
 from trunkline_workers.queries import PreparedCall, Queries
 from trunkline_workers.runtime import WorkerRuntime
 
@@ -77,6 +77,9 @@ class Host:
         boot: how it starts.
         entry: the adapter class or plugin.
         environ: the environment of the process.
+
+    Raises:
+        ValueError: the adapter does not accept its options.
     """
 
     def __init__(self, boot: Boot, entry: Entry, environ: Mapping[str, str]) -> None:
@@ -115,6 +118,8 @@ class Host:
         self._decisions: dict[int, asyncio.Future[Resolve]] = {}
         self._exit_code = 0
         self._exit_reason = ""
+        self._crash: Exception | None = None
+        self._opening: asyncio.Task[None] | None = None
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -138,16 +143,26 @@ class Host:
                 ticker = self._tasks.create_task(self._tick())
                 await self._leaving.wait()
                 ticker.cancel()
-                await self._stop_all()
+                is_clean = await self._stop_all()
+                if not is_clean:
+                    self._close(context)
+                    os._exit(self._exit_code)  # an adapter that ignores cancel holds nobody up
         finally:
-            self._control.close()
-            self._lane.close()
-            for number in (signal.SIGTERM, signal.SIGINT):
-                loop.remove_signal_handler(number)
-            context.term()
+            self._close(context)
+        if self._crash is not None:
+            raise self._crash
+        return self._exit_code
+
+    def _close(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
+        """Close the sockets, say why, and flush what was sent last."""
+        loop = asyncio.get_running_loop()
+        self._control.close()
+        self._lane.close()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(number)
+        context.term()
         if self._exit_code:
             self.report(self._exit_reason)
-        return self._exit_code
 
     def report(self, diagnostic: str) -> None:
         """Write one line to the worker's log, without its secrets; a full disk is only counted."""
@@ -158,23 +173,29 @@ class Host:
         except OSError:
             self._count("log_lines_lost")
 
-    async def _stop_all(self) -> None:
-        """Cancel every attempt and answer, close the adapter, each within its deadline."""
-        tasks = [task for _, task in self._pullers.values()]
-        tasks += self._answers.values()
-        for task in tasks:
-            task.cancel()
+    async def _stop_all(self) -> bool:
+        """Cancel every attempt and answer, then close the adapter, each within its deadline.
+
+        Returns:
+            Whether everything has ended; an adapter may ignore that it was cancelled.
+        """
         for future in self._decisions.values():
             future.cancel()
+        tasks = [*(task for _, task in self._pullers.values()), *self._answers.values()]
+        if self._opening is not None:
+            tasks.append(self._opening)
         for task in tasks:
-            if not await stopped(task, CANCEL_S):
-                self.report("an adapter did not honour cancel in time")
+            task.cancel()
+        alive = (await asyncio.wait(tasks, timeout=CANCEL_S))[1] if tasks else ()
+        if alive:
+            self.report(f"{len(alive)} streams of the adapter ignore that they were cancelled")
         try:
             async with asyncio.timeout(_CLOSE_S):
                 await self._plugin.close()
         # Foreign code at the very end: its trouble is told and changes nothing.
         except Exception as exc:  # noqa: BLE001
             self.report(f"closing the adapter failed: {type(exc).__name__}: {exc}")
+        return not alive
 
     async def _tick(self) -> None:
         """Beat once a second; sockets are drained first, so that no frame is judged unheard."""
@@ -186,22 +207,32 @@ class Host:
             self._lane.drain()
             self._leases.on_tick(now_s)
             figures = {**process_figures(), "counters": dict(self._counters)}
-            self._perform(self._core.on_tick(now_s, now_s - due_s, figures))
+            self._feed(self._core.on_tick, now_s, now_s - due_s, figures)
             due_s = max(due_s + HEARTBEAT_INTERVAL_S, now_s)
 
     # --- events --------------------------------------------------------------------------------
 
     def _on_signal(self) -> None:
-        self._perform(self._core.on_stop())
+        self._feed(self._core.on_stop)
 
     def _on_connected(self) -> None:
-        self._perform(self._core.on_connected())
+        self._feed(self._core.on_connected)
 
     def _on_lane_connected(self) -> None:
-        self._perform(self._core.on_lane_connected())
+        self._feed(self._core.on_lane_connected)
 
     def _on_frame(self, frame: ToWorkerFrame) -> None:
-        self._perform(self._core.on_frame(frame, self._clock()))
+        self._feed(self._core.on_frame, frame, self._clock())
+
+    def _feed(self, event: Callable[..., list[Effect]], *facts: Any) -> None:
+        """Tell the core of an event and perform what follows."""
+        try:
+            self._perform(event(*facts))
+        # Our own invariant broke, in a callback that nobody awaits: the process ends with the
+        # traceback, and whoever supervises it starts it again.
+        except Exception as exc:  # noqa: BLE001
+            self._crash = self._crash or exc
+            self._leaving.set()
 
     # --- the sink of the pullers ---------------------------------------------------------------
 
@@ -211,7 +242,7 @@ class Host:
 
     def push(self, call: CallId, attempt: int, arrays: Sequence[Sequence[Any]]) -> int:
         """Send chunks, or let them wait for credit; returns the room that is left."""
-        self._perform(self._core.on_chunks(call, attempt, arrays, self._clock()))
+        self._feed(self._core.on_chunks, call, attempt, arrays, self._clock())
         return self._core.room(call, attempt)
 
     def finish(
@@ -223,8 +254,7 @@ class Host:
         arrays: Sequence[Sequence[Any]],
     ) -> None:
         """Send the last chunks and the finish."""
-        now_s = self._clock()
-        self._perform(self._core.on_finish(call, attempt, finish, usage, now_s, arrays))
+        self._feed(self._core.on_finish, call, attempt, finish, usage, self._clock(), arrays)
 
     # --- effects -------------------------------------------------------------------------------
 
@@ -251,7 +281,7 @@ class Host:
             case ConnectLane():
                 self._lane.connect(effect.endpoint)
             case OpenAdapter():
-                self._tasks.create_task(self._open())
+                self._opening = self._tasks.create_task(self._open())
             case Resolve():
                 future = self._decisions.pop(effect.request, None)
                 if future is not None and not future.done():
@@ -347,13 +377,8 @@ def _told(exc: Exception) -> str:
     return f"{type(exc).__name__}: {exc}"
 
 
-def run_host(boot: Boot, entry: Entry, environ: Mapping[str, str]) -> int:
-    """Run a worker on uvloop, or on asyncio where there is none; returns its exit code.
-
-    Raises:
-        ValueError: the adapter does not accept its options.
-    """
-    host = Host(boot, entry, environ)
+def run_host(host: Host) -> int:
+    """Run a worker on uvloop, or on asyncio where there is none; returns its exit code."""
     with asyncio.Runner(loop_factory=_loop_factory()) as runner:
         return runner.run(host.run())
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import suppress
 from typing import Any, Final, Protocol, cast
 
 from trunkline_protocol.chunks import Finish, StreamChunk, TokenUsage
@@ -178,11 +177,3 @@ def _is_cancelled() -> bool:
     """Tell whether somebody cancelled this task, rather than the adapter raising by itself."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0
-
-
-async def stopped(task: asyncio.Task[Any], deadline_s: float) -> bool:
-    """Wait for a cancelled task; `False` if it is still alive after `deadline_s`."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(deadline_s):
-            await asyncio.wait((task,))
-    return task.done()
