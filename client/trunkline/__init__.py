@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from trunkline_protocol.codes import Code
     from trunkline_protocol.content import (
         ContentBlock,
+        ImageAttachment,
         ImageBlock,
         ReasoningBlock,
         TextBlock,
@@ -84,6 +85,7 @@ __all__ = [
     "ForkedClientError",
     "GenerateOptions",
     "GenerateResult",
+    "ImageAttachment",
     "ImageBlock",
     "LlmCallConfig",
     "LlmError",
@@ -145,6 +147,7 @@ _MODULES: Final = {
     "trunkline_protocol.codes": ("Code",),
     "trunkline_protocol.content": (
         "ContentBlock",
+        "ImageAttachment",
         "ImageBlock",
         "ReasoningBlock",
         "TextBlock",

@@ -9,15 +9,17 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Final, Literal, Self
 
+from trunkline_protocol.attachments import attachments_in, is_attachment_id
 from trunkline_protocol.codec import pack_body, unpack_body
 from trunkline_protocol.failure import LlmError, LocalProtocolError
 from trunkline_protocol.ids import RouteName
-from trunkline_protocol.limits import CONNECT_TIMEOUT_S, MAX_NAME_BYTES
+from trunkline_protocol.limits import CONNECT_TIMEOUT_S, MAX_LIST_ENTRIES, MAX_NAME_BYTES
 from trunkline_protocol.models import LlmModelInfo, LlmProviderInfo, LlmResolvedModelInfo
 from trunkline_protocol.options import GenerateOptions, LlmCallConfig, options_to_wire
 from trunkline_protocol.retry_policy import ResolvedRetryPolicy
 
 from trunkline import queries, request
+from trunkline.attachments import Attachments
 from trunkline.core.stream_state import CallRequest
 from trunkline.endpoint import checked_endpoint, default_endpoint
 from trunkline.shell import Shell
@@ -43,6 +45,7 @@ class LlmRuntime:
         self.name = name
         self._timeout_s = timeout_s
         self._shell = Shell(self.endpoint, name)
+        self._attachments = Attachments(self)
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -151,7 +154,15 @@ class LlmRuntime:
             options_to_wire(options),
             recovery=recovery,
             is_replayable=replayable,
+            attachments=_attachments(options),
         )
+
+    # --- attachments ---------------------------------------------------------------------------
+
+    @property
+    def attachments(self) -> Attachments:
+        """Where images go before a message can name them."""
+        return self._attachments
 
     # --- queries -------------------------------------------------------------------------------
 
@@ -227,6 +238,21 @@ class LlmRuntime:
     async def status(self) -> dict[str, Any]:
         """Return the broker's status document."""
         return await queries.status(self)
+
+
+def _attachments(options: GenerateOptions) -> tuple[str, ...]:
+    """Return the attachments that a request names, for the broker to keep meanwhile.
+
+    A malformed name is none that a broker could hold: the worker will say that it is missing.
+
+    Raises:
+        LocalProtocolError: too many.
+    """
+    named = (each.attachment_id for each in attachments_in(options.messages))
+    names = tuple(name for name in named if is_attachment_id(name))
+    if len(names) > MAX_LIST_ENTRIES:
+        raise LocalProtocolError(f"messages: at most {MAX_LIST_ENTRIES} different images")
+    return names
 
 
 def connect(

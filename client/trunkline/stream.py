@@ -147,7 +147,7 @@ class Stream:
         self.model = request.model
         self._owner = owner
         self._mux = owner.mux
-        self._request = request
+        self._request: CallRequest | None = request  # until it is sent: it may be large
         self._on_retry = on_retry
         self._call = owner.mux.new_call_id()
         self._state: StreamState | None = None
@@ -217,10 +217,12 @@ class Stream:
 
     def _start(self) -> StreamState:
         self._owner.check_usable()
+        if self._request is None:
+            raise AssertionError("a stream is started once")
         if self._on_retry is not None:
             self._owner.observe(self._call, self._on_retry)
         state, effects = self._mux.open(self._call, self._request, monotonic())
-        self._state = state
+        self._state, self._request = state, None
         self._owner.perform(effects)
         return state
 
@@ -250,7 +252,8 @@ class Stream:
     def cancel(self) -> None:
         """Stop the provider request; a reader gets one `aborted` finish. Harmless when over."""
         if self._state is None:
-            self._state = StreamState(self._call, self._request, _NO_KEY, monotonic())
+            request = CallRequest(self.provider, self.model, b"")
+            self._state = StreamState(self._call, request, _NO_KEY, monotonic())
         self._owner.perform(self._mux.cancel(self._state, monotonic()))
 
     def __del__(self) -> None:

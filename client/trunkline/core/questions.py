@@ -14,7 +14,7 @@ from trunkline.core.effects import NOTHING, Answered, Count, Effects, Send
 
 # These change something, so a broker that has not answered may have done it: never asked twice.
 _ONCE_ONLY: Final = frozenset(
-    {"prepareCall", "releaseCall", "putAttachment", "swap", "stop", "restart", "reload", "drain"}
+    {"prepareCall", "releaseCall", "swap", "stop", "restart", "reload", "drain"}
 )
 
 

@@ -8,9 +8,9 @@ said again by `speak`. The file knows neither sockets nor the other calls.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from trunkline_protocol.chunks import Finish, StreamChunk, chunks_from_arrays
 from trunkline_protocol.codec import LaneHeader, decode_lane_arrays
@@ -53,6 +53,7 @@ from trunkline.core.intake import MAX_WAITING_CHUNKS, Intake
 SUSPECT_AFTER_S: Final = 1.0  # rule 6
 _QUIET_STEP_S: Final = 0.25  # calls that fall quiet within this share one RESTATE
 _NO_CHUNKS: Final[list[StreamChunk]] = []
+_NO_BODY: Final = b""
 _CANCELLED: Final = LlmFailure("the call was cancelled", Code.ABORTED)
 _WORKER_LOST: Final = LlmFailure(
     "no worker holds this call any more, and part of it was already received", Code.TRANSPORT
@@ -87,6 +88,7 @@ class CallRequest:
         is_replayable: nothing reaches the application before the end, so that a failed attempt
             may be repeated whatever has arrived.
         lease: the prepared call to dispatch.
+        attachments: ids that the body names.
     """
 
     provider: RouteName
@@ -95,6 +97,7 @@ class CallRequest:
     recovery: str = "none"
     is_replayable: bool = False
     lease: LeaseId | None = None
+    attachments: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +115,7 @@ class StreamState:
 
     Attributes:
         call: its id.
-        request: what was asked.
+        request: what was asked; its body is kept apart, as long as it may be sent again.
         attempt: number of the current one; in BACKOFF the one that is offered.
         begun: attempts that were opened.
         stream_key: of the current attempt.
@@ -157,7 +160,7 @@ class StreamState:
         self, call: CallId, request: CallRequest, stream_key: StreamKey, now_s: float
     ) -> None:
         self.call = call
-        self.request = request
+        self.request = replace(request, body=_NO_BODY)
         self.woken: Effects = (Wake(call),)
         self.attempt = 0
         self.begun = 1
@@ -263,7 +266,7 @@ class StreamState:
     def _close(self) -> None:
         self.phase = Phase.CLOSED
         self.is_over = True
-        self._body = b""
+        self._body = _NO_BODY
 
     def _fail(self, failure: LlmFailure) -> Effects:
         """Deliver what has arrived, then this failure; nobody will send more."""
@@ -301,7 +304,10 @@ class StreamState:
         if intake.owes_credit and not self.is_over:
             effects = self._credit(now_s)
         chunks = intake.take()
-        if not chunks:  # also what is left of a frame that held a withheld finish alone
+        if chunks is not None and not chunks:  # a frame of which the finish was withheld
+            intake.consume()
+            chunks = intake.take()
+        if chunks is None:
             return _NO_CHUNKS, effects
         self._has_seen = not self.request.is_replayable
         try:
@@ -325,6 +331,8 @@ class StreamState:
         intake = self.intake
         intake.note_credited()
         self._restated_s = now_s
+        if self.request.recovery == "none":
+            self._body = _NO_BODY  # part of it was seen, so it is never opened again
         totals = Credit(
             self.call, self.attempt, intake.expected, intake.consumed, intake.consumed_bytes
         )
@@ -405,6 +413,8 @@ class StreamState:
                 return self._fail(_failure_of(frame.finish))
             case Phase.TAIL | Phase.CLOSED:
                 return NOTHING
+            case _:
+                assert_never(self.phase)
 
     def on_failed(self, failure: LlmFailure) -> Effects:
         """Learn that nobody will send more of the attempt."""
@@ -420,6 +430,8 @@ class StreamState:
                 return NOTHING
             case Phase.CLOSED:
                 return NOTHING
+            case _:
+                assert_never(self.phase)
 
     def _end_held(self) -> Effects:
         """The error finish was final after all; there is no tail to release."""
@@ -444,6 +456,8 @@ class StreamState:
                 return NOTHING
             case Phase.CLOSED:
                 return NOTHING
+            case _:
+                assert_never(self.phase)
 
     def _on_really_lost(self, now_s: float) -> Effects:
         if not self.intake.expected:
@@ -464,8 +478,8 @@ class StreamState:
         if self.phase is Phase.CLOSED:
             return NOTHING
         if self._has_seen:
-            finish = self._held or Finish(FinishReason("error", notice.failure))
-            self.intake.add_end(finish)
+            withheld = self._held if self.phase is Phase.HELD else None
+            self.intake.add_end(withheld or Finish(FinishReason("error", notice.failure)))
             done = Send(Done((CallRef(self.call, self.attempt),)))
             self.attempt = frame.attempt
             return [done, *self._stop(now_s), *self.woken]
@@ -509,6 +523,7 @@ class StreamState:
             seen=self.intake.expected > 0,
             lease=request.lease,
             retry_offer=offer,
+            attachments=request.attachments,
             body=self._body,
         )
         return [Send(frame)]
@@ -528,6 +543,8 @@ class StreamState:
                 return [Send(Cancel(self.call, self.attempt))]
             case Phase.OPEN | Phase.TAIL | Phase.HELD | Phase.CLOSED:
                 return NOTHING
+            case _:
+                assert_never(self.phase)
 
     @property
     def has_position(self) -> bool:
@@ -571,6 +588,8 @@ class StreamState:
                 return self.quiet_due_s()
             case Phase.CLOSED:
                 return float("inf")
+            case _:
+                assert_never(self.phase)
 
     def quiet_due_s(self) -> float:
         """Return when the call must be restated, if nothing happens before."""
