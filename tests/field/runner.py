@@ -1,7 +1,8 @@
-"""Replays a file of field cases: `python -m tests.field.runner FILE`.
+"""Replays a file of field cases: `python -m tests.field FILE`.
 
-Every answer is served as raw bytes by a local server and read through the real adapter (or, with
-`--through-broker`, through a broker and a worker process). A line per case; status 1 on a miss.
+Every answer is served as raw bytes by a local server and read twice: by the real adapter in this
+process, and by a client through a real broker and a worker process. Scenarios that belong to an
+adapter are staged. A line per case; status 1 on a miss.
 """
 
 from __future__ import annotations
@@ -10,72 +11,31 @@ import argparse
 import asyncio
 import sys
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any
+from typing import Final
 
-from trunkline_protocol.chunks import Finish, StreamChunk
-from trunkline_protocol.failure import LlmError
-from trunkline_protocol.options import GenerateOptions
-from trunkline_workers.adapter import AdapterContext
-from trunkline_workers.adapters.chat_completions.adapter import ChatCompletionsAdapter
-
-from tests.field.cases import Replay, Scenario, load
-from tests.field.expectation import Outcome, misses
+from tests.field.broker_scenarios import BROKER_SCENARIOS
+from tests.field.cases import Entry, NotRun, Replay, Scenario, load
+from tests.field.expectation import misses
 from tests.field.scenarios import SCENARIOS
-from tests.support.calls import a_request, fast_options
-from tests.support.raw_http import RawServer
+from tests.field.ways import KEY, AdapterWay, BrokerWay, Way, broker_way
 
-CASE_LIMIT_S = 60.0
-
-
-@dataclass(frozen=True)
-class Call:
-    """One call: the options of the worker that serves it, and the request."""
-
-    worker_options: Mapping[str, Any]
-    request: GenerateOptions
+CASE_LIMIT_S: Final = 60.0
+WAYS: Final = ("adapter", "broker")
 
 
-RunCall = Callable[[Call], Awaitable[Outcome]]
-
-
-async def run_adapter(call: Call) -> Outcome:
-    """Run one call through the adapter in this process."""
-    adapter = ChatCompletionsAdapter.create(
-        AdapterContext(name="field", options=call.worker_options)
-    )
-    await adapter.open()
-    chunks: list[StreamChunk] = []
-    failure = None
-    start = time.monotonic()
-    try:
-        async for some in adapter.stream(call.request):
-            chunks += some
-    except LlmError as exc:
-        failure = exc.failure
-    finally:
-        seconds = time.monotonic() - start
-        await adapter.close()
-    if failure is None and chunks and isinstance(chunks[-1], Finish):
-        failure = chunks[-1].reason.failure
-    return Outcome(chunks, failure, seconds)
-
-
-async def run_replay(replay: Replay, run_call: RunCall) -> list[str]:
+async def run_replay(replay: Replay, way: Way) -> list[str]:
     """Serve one answer, call, and return what differs."""
-    async with RawServer(replay.answer) as server:
-        options = fast_options(server.url, **replay.options)
-        if replay.context_window is not None:
-            options["contextWindow"] = replay.context_window
-        request = a_request(max_tokens=replay.max_tokens)
-        async with asyncio.timeout(CASE_LIMIT_S):
-            outcome = await run_call(Call(options, request))
-        found = misses(outcome, replay.expected)
-        if not server.exchanges:
-            return ["no request was made", *found]
-        headers = server.exchanges[0].headers
+    async with asyncio.timeout(CASE_LIMIT_S):
+        outcome, exchanges = await way.call(replay)
+    found = misses(outcome, replay.expected)
+    if outcome.failure is not None and KEY[:5] in outcome.failure.message:
+        found.append("the failure shows the key")
+    if len(exchanges) != 1:
+        return [f"{len(exchanges)} requests were made", *found]
+    headers = exchanges[0].headers
     if headers.get("accept-encoding") != "identity":
         found.append(f"accept-encoding {headers.get('accept-encoding')!r}")
     if not headers.get("user-agent", "").startswith("trunkline/"):
@@ -83,40 +43,91 @@ async def run_replay(replay: Replay, run_call: RunCall) -> list[str]:
     return found
 
 
-async def run_scenario(scenario: Scenario) -> list[str] | None:
-    """Stage a scenario; `None`: it is none of an adapter."""
+async def run_scenario(scenario: Scenario, way: Way) -> list[str] | None:
+    """Stage a scenario; `None`: there is no stage for it on this way."""
+    if isinstance(way, BrokerWay):
+        staged = BROKER_SCENARIOS.get(scenario.name)
+        return None if staged is None else await staged(way)
     stage = SCENARIOS.get(scenario.name)
     return None if stage is None else await stage()
 
 
-async def run_file(path: Path, run_call: RunCall, out: Callable[[str], None]) -> int:
+async def _run_one(case: Replay | Scenario, way: Way) -> list[str] | None:
+    try:
+        if isinstance(case, Replay):
+            return await run_replay(case, way)
+        return await run_scenario(case, way)
+    # Whatever a case raises is a miss of that case, and the others still run.
+    except Exception as exc:  # noqa: BLE001
+        return [f"raised {exc!r}"]
+
+
+class Report:
+    """A line per case, and the counts."""
+
+    def __init__(self, out: Callable[[str], None]) -> None:
+        self.counts = {"ok": 0, "MISS": 0, "not run": 0}
+        self._out = out
+
+    def add(self, name: str, seconds: float, results: dict[str, list[str] | None]) -> None:
+        """Report one case, with what was found on each way; `None`: not staged there."""
+        staged = {way: found for way, found in results.items() if found is not None}
+        if not staged:
+            self.add_not_run(name, "no stage for this scenario: it is not about an adapter")
+            return
+        found = [f"{way}: {'; '.join(texts)}" for way, texts in staged.items() if texts]
+        verdict = "MISS" if found else "ok"
+        self.counts[verdict] += 1
+        text = "; ".join(found) or f"through {' and '.join(staged)}"
+        self._out(f"{name:8} {verdict:7} {seconds:6.2f} s  {text}")
+
+    def add_not_run(self, name: str, reason: str) -> None:
+        """Report a case that was not run."""
+        self.counts["not run"] += 1
+        self._out(f"{name:8} not run            {reason}")
+
+    def end(self) -> int:
+        """Report the counts; returns the exit status."""
+        counts = self.counts
+        self._out(f"{counts['ok']} ok, {counts['MISS']} missed, {counts['not run']} not run")
+        return 1 if counts["MISS"] else 0
+
+
+async def run_file(path: Path, out: Callable[[str], None], ways: Sequence[str] = WAYS) -> int:
     """Run all cases of a file; returns the exit status."""
-    counts = {"ok": 0, "MISS": 0, "skip": 0}
-    for case in load(path):
-        start = time.monotonic()
-        try:
-            if isinstance(case, Replay):
-                found: list[str] | None = await run_replay(case, run_call)
-            else:
-                found = await run_scenario(case)
-        # Whatever a case raises is a miss of that case, and the others still run.
-        except Exception as exc:  # noqa: BLE001
-            found = [f"raised {exc!r}"]
-        verdict = "skip" if found is None else "MISS" if found else "ok"
-        counts[verdict] += 1
-        detail = "not staged by an adapter" if found is None else "; ".join(found)
-        out(f"{case.name:8} {verdict:4} {time.monotonic() - start:6.2f} s  {detail}".rstrip())
-    out(f"{counts['ok']} ok, {counts['MISS']} missed, {counts['skip']} not staged here")
-    return 1 if counts["MISS"] else 0
+    entries = load(path)
+    report = Report(out)
+    async with AsyncExitStack() as stack:
+        open_ways: list[Way] = [AdapterWay()] if "adapter" in ways else []
+        if "broker" in ways:
+            open_ways.append(await stack.enter_async_context(broker_way(_replays(entries))))
+        for case in entries:
+            if isinstance(case, NotRun):
+                report.add_not_run(case.name, case.reason)
+                continue
+            start = time.monotonic()
+            results = {way.name: await _run_one(case, way) for way in open_ways}
+            report.add(case.name, time.monotonic() - start, results)
+        for way in open_ways:
+            if isinstance(way, BrokerWay):
+                report.add("logs", 0.0, {way.name: way.leaks()})
+    return report.end()
+
+
+def _replays(entries: Sequence[Entry]) -> list[Replay]:
+    return [entry for entry in entries if isinstance(entry, Replay)]
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run from the command line."""
-    parser = argparse.ArgumentParser(prog="python -m tests.field.runner")
+    parser = argparse.ArgumentParser(prog="python -m tests.field")
     parser.add_argument("file", type=Path, help="a file of field cases")
+    parser.add_argument(
+        "--way", choices=WAYS, action="append", help="only this one (default: both)"
+    )
     options = parser.parse_args(arguments)
-    return asyncio.run(run_file(options.file, run_adapter, print))
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    try:
+        return asyncio.run(run_file(options.file, print, options.way or WAYS))
+    except (OSError, ValueError) as exc:
+        print(f"{options.file}: {exc}", file=sys.stderr)  # noqa: T201
+        return 2

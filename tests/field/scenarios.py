@@ -48,7 +48,7 @@ async def read(
     return chunks, chunks[-1].reason.failure if isinstance(chunks[-1], Finish) else None
 
 
-async def _comes_true(fact: Callable[[], bool]) -> bool:
+async def comes_true(fact: Callable[[], bool]) -> bool:
     """Tell whether a fact holds within the limit for closing."""
     try:
         await until(fact, CLOSE_LIMIT_S)
@@ -59,10 +59,10 @@ async def _comes_true(fact: Callable[[], bool]) -> bool:
 
 async def _until_idle(adapter: ChatCompletionsAdapter) -> bool:
     """Wait until no call holds a connection."""
-    return await _comes_true(lambda: adapter.connections_in_use == 0)
+    return await comes_true(lambda: adapter.connections_in_use == 0)
 
 
-def _problems(checks: Iterable[tuple[bool, str]]) -> list[str]:
+def problems(checks: Iterable[tuple[bool, str]]) -> list[str]:
     return [text for is_good, text in checks if not is_good]
 
 
@@ -79,14 +79,14 @@ async def cancelled_in_every_window() -> list[str]:
         await asyncio.wait({queued})
         was_queued = len(server.exchanges) == 1
         first.cancel()
-        closed_before_head = await _comes_true(held.closed.is_set)
+        closed_before_head = await comes_true(held.closed.is_set)
         lists = adapter.stream(a_request())
         await anext(lists)
         middle = server.exchanges[1]
         await lists.aclose()
-        closed_midway = await _comes_true(middle.closed.is_set)
+        closed_midway = await comes_true(middle.closed.is_set)
         _, failure = await read(adapter)
-        return _problems(
+        return problems(
             (
                 (was_queued, "a cancelled call that waited for a connection made a request"),
                 (closed_before_head, "connection open after a cancel before the first byte"),
@@ -110,7 +110,7 @@ async def abandoned_streams() -> list[str]:
         server.answers = [Answer(SHORT)]
         _, failure = await read(adapter)
         unread = min(exchange.sent for exchange in server.exchanges[:-1])
-        return _problems(
+        return problems(
             (
                 (idle, f"{adapter.connections_in_use} connections still held"),
                 (failure is None, f"call 201 failed: {failure}"),
@@ -133,7 +133,7 @@ async def cancelled_twice() -> list[str]:
             await asyncio.wait({task})
         server.answers = [Answer(SHORT)]
         _, failure = await read(adapter)
-        return _problems(
+        return problems(
             (
                 (failure is None, f"request 13 failed: {failure}"),
                 (await _until_idle(adapter), "a connection is still held"),
@@ -150,8 +150,8 @@ async def cancelled_stream_stops_provider() -> list[str]:
             await anext(lists)
         await lists.aclose()
         exchange = server.exchanges[0]
-        closed = await _comes_true(exchange.closed.is_set)
-        return _problems(
+        closed = await comes_true(exchange.closed.is_set)
+        return problems(
             (
                 (closed, "the connection stayed open"),
                 (exchange.sent < 200, f"{exchange.sent} chunks were produced"),
@@ -189,7 +189,7 @@ async def bugs_have_the_right_name() -> list[str]:
         adapter.is_broken = False
         _, after = await read(adapter)
         await adapter.close()
-    return _problems(
+    return problems(
         (
             (built is not None and built.code == "INVALID_REQUEST", f"building: {built}"),
             (parsed is not None and parsed.code == "MALFORMED_RESPONSE", f"reading: {parsed}"),
@@ -211,9 +211,9 @@ async def many_short_streams() -> list[str]:
             else:
                 await read(adapter)
         idle = await _until_idle(adapter)
-        closed = await _comes_true(lambda: len(server.open_connections) <= 2)
+        closed = await comes_true(lambda: len(server.open_connections) <= 2)
         left = len(asyncio.all_tasks()) - before
-        return _problems(
+        return problems(
             (
                 (idle, "a connection is still held"),
                 (left <= 0, f"{left} tasks are left"),
@@ -234,7 +234,7 @@ async def proxy_of_the_environment() -> list[str]:
         finally:
             del os.environ["HTTP_PROXY"]
         seen = [exchange.path for exchange in proxy.exchanges]
-        return _problems(
+        return problems(
             (
                 (through is None and direct is None, f"failed: {through}, {direct}"),
                 (seen == [f"{server.url}/v1/chat/completions"], f"the proxy saw {seen}"),

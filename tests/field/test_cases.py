@@ -9,10 +9,14 @@ from typing import Any
 
 import pytest
 
-from tests.field.cases import Replay, Scenario, load
-from tests.field.runner import main, run_adapter, run_replay, run_scenario
+from tests.field.cases import Entry, NotRun, Replay, load
+from tests.field.runner import main, run_replay, run_scenario
+from tests.field.ways import AdapterWay
 
 pytestmark = pytest.mark.integration
+
+
+OWN = Path(__file__).parent / "data"
 
 
 def _shared_cases() -> Path | None:
@@ -22,23 +26,41 @@ def _shared_cases() -> Path | None:
     return path if path.is_file() else None
 
 
-def _cases() -> list[Any]:
+def _files() -> list[Any]:
     path = _shared_cases()
-    if path is None:
-        reason = "the shared field cases are not here (set TRUNKLINE_SHARED)"
-        return [pytest.param(None, marks=pytest.mark.skip(reason=reason))]
-    return [pytest.param(case, id=case.name) for case in load(path)]
+    reason = "the shared field cases are not here (set TRUNKLINE_SHARED)"
+    skipped = pytest.param(None, marks=pytest.mark.skip(reason=reason), id="shared")
+    shared = skipped if path is None else pytest.param(path, id="shared")
+    return [shared, *(pytest.param(own, id=own.stem) for own in sorted(OWN.glob("*.json")))]
+
+
+def _cases() -> list[Any]:
+    return [
+        pytest.param(case, id=case.name)
+        for entry in _files()
+        if entry.values[0] is not None
+        for case in load(entry.values[0])
+    ]
 
 
 @pytest.mark.parametrize("case", _cases())
-async def test_field_case(case: Replay | Scenario) -> None:
-    """What users needed comes out."""
+async def test_field_case(case: Entry) -> None:
+    """What users needed comes out of the adapter."""
+    if isinstance(case, NotRun):
+        pytest.fail(case.reason)
     if isinstance(case, Replay):
-        assert await run_replay(case, run_adapter) == []
-    elif (found := await run_scenario(case)) is None:
-        pytest.skip("staged by another part of the project")
+        assert await run_replay(case, AdapterWay()) == []
+    elif (found := await run_scenario(case, AdapterWay())) is None:
+        pytest.skip("staged through a broker, or by another part of the project")
     else:
         assert found == []
+
+
+@pytest.mark.parametrize("path", _files())
+def test_field_cases_through_a_broker(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The same comes out of client, broker and worker process, and no log shows the key."""
+    status = main([str(path), "--way", "broker"])
+    assert status == 0, capsys.readouterr().out
 
 
 GOOD = {
@@ -81,5 +103,39 @@ def test_the_runner_judges(
     """A line per case, and the status says whether one was missed."""
     path = tmp_path / "cases.json"
     path.write_text(json.dumps([case]))
-    assert main([str(path)]) == status
+    assert main([str(path), "--way", "adapter"]) == status
     assert said in capsys.readouterr().out
+
+
+ODD = [
+    {"id": "A", "input": {"kind": "grpc"}, "expected": {}},
+    {"id": "B", "input": {"kind": "sse", "writes": [], "end": "explodes"}},
+    {"input": {"kind": "http-table", "rows": 7}},
+    {"id": "D"},
+    "text",
+    {"id": "F", "input": {"kind": "scenario"}, "expected": {"rules": []}, "mood": "new"},
+]
+
+
+def test_entries_that_are_not_known_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What can't be replayed is no miss, and its reason stands in its line."""
+    path = tmp_path / "cases.json"
+    path.write_text(json.dumps({"cases": [*ODD, GOOD]}))
+    assert main([str(path), "--way", "adapter"]) == 0
+    said = capsys.readouterr().out
+    for text in (
+        "unknown kind of input 'grpc'",
+        "unknown end",
+        "#3       not run",
+        "1 ok, 0 missed",
+    ):
+        assert text in said
+
+
+def test_a_file_that_is_no_list_of_cases(tmp_path: Path) -> None:
+    """A file of another kind is refused with a status of its own."""
+    path = tmp_path / "cases.json"
+    path.write_text("7")
+    assert main([str(path)]) == 2

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Self, cast
 
-End = Literal["clean", "open", "reset"]
+End = Literal["clean", "open", "reset", "cut"]
 
 
 @dataclass(slots=True)
@@ -77,6 +77,12 @@ class RawServer:
         self.exchanges.append(exchange)
         self._changed.set()
         return answer
+
+    def serve(self, *answers: Answer) -> int:
+        """Give these answers from now on; returns the number of the next request."""
+        number = len(self.exchanges)
+        self.answers = [*answers[:1] * number, *answers]
+        return number
 
     async def exchange(self, number: int, timeout_s: float = 5.0) -> Exchange:
         """Wait for the request of that number, from 0."""
@@ -171,6 +177,9 @@ class _Connection(asyncio.Protocol):
                 await asyncio.sleep(answer.interval_s)
         if answer.end == "open":
             await asyncio.Event().wait()
+        elif answer.end == "cut":  # in the middle of a chunk, or of the length it promised
+            await self._write(b"100\r\ndata: " if answer.chunked else b"")
+            self._transport.close()
         elif answer.end == "reset":
             await asyncio.sleep(0.05)  # what was written leaves before the reset drops it
             self._reset()
