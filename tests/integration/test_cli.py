@@ -193,6 +193,19 @@ def test_chat_does_not_wait_for_a_silent_pipe(broker: BrokerProcess) -> None:
         assert process.stdout.read() == "one two three\n"
 
 
+def test_chat_survives_half_a_character(broker: BrokerProcess) -> None:
+    """A lone surrogate can't be written; something else is written for it."""
+    steps = [
+        {"chunk": {"type": "block-start", "index": 0, "blockType": "text"}},
+        {"chunk": {"type": "text-delta", "index": 0, "text": "a\ud83d"}},
+        {"chunk": {"type": "block-end", "index": 0, "block": {"type": "text", "text": "a"}}},
+        {"chunk": {"type": "finish", "reason": {"kind": "stop"}}},
+    ]
+    text = json.dumps({"script": {"steps": steps}})
+    done = trunkline("chat", text, environ=variables(broker))
+    assert (done.returncode, done.stdout) == (0, "a?\n")
+
+
 def test_chat_with_nothing_to_say(broker: BrokerProcess) -> None:
     """An empty pipe is no prompt."""
     assert trunkline("chat", environ=variables(broker)).returncode == ExitCode.USAGE

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 # A program that starts us may leave a pipe open that never says anything.
 SILENT_PIPE_S: Final = 1.0
+# What a model says must not steer the terminal: control characters but tab and newline.
+_CONTROLS: Final = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {0x09, 0x0A})
 
 
 def chat(
@@ -160,6 +162,10 @@ class Printer:
             self._open = None
 
     def _write(self, stream: TextIO, text: str) -> None:
+        if stream.isatty():
+            text = text.translate(_CONTROLS)
+        # Half of a pair may come alone: a model's tokens need not end with a character.
+        text = text.encode(stream.encoding or "utf-8", "replace").decode(stream.encoding or "utf-8")
         if not text:
             return
         if self._open is not None and self._open is not stream:
