@@ -192,8 +192,11 @@ def _quota_code(status: int, detail: str, *, will_reset: bool) -> str | None:
     """Judge quota wording under a status; `None` if there is none.
 
     A header that says when to come back speaks of the wording under 429 only: elsewhere gateways
-    send it by habit. Under 402 (Payment Required) waiting never helps.
+    send it by habit. Under 402 (Payment Required) waiting never helps, unless the text itself
+    speaks of throttling.
     """
+    if is_throttling(detail):
+        return Code.RATE_LIMIT if status == 402 else None
     if status == 402 and (_QUOTA_EMPTY.search(detail) or _ACCOUNT_EMPTY.search(detail)):
         return Code.QUOTA
     if is_quota_exceeded(detail, will_reset=will_reset and status == 429):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgpack
 import pytest
 from trunkline_protocol import options as options_module
+from trunkline_protocol.codec import unpack_body
 from trunkline_protocol.failure import LocalProtocolError, RemoteProtocolError
 from trunkline_protocol.messages import Message
 from trunkline_protocol.options import (
@@ -139,6 +140,50 @@ def test_deep_content_is_refused_on_both_sides() -> None:
         GenerateOptions.from_dict(data)
     with pytest.raises(RemoteProtocolError, match="messages"):
         options_from_wire(msgpack.packb(data))
+
+
+@pytest.mark.parametrize("levels", [40, 200])
+def test_a_request_is_refused_where_a_worker_could_not_walk_it(levels: int) -> None:
+    """Two levels for each nested result: what is accepted here is accepted there."""
+    block: dict[str, object] = {"type": "text", "text": "x"}
+    for _ in range(levels):
+        block = {"type": "tool-result", "toolCallId": "c", "content": [block]}
+    messages = [
+        {"id": str(number), "role": "user", "content": [item], "source": {"kind": "user"}}
+        for number, item in enumerate(({"type": "text", "text": "x"}, block))
+    ]
+    options = GenerateOptions.from_dict({"provider": "p", "model": "m", "messages": messages})
+    if levels == 40:
+        assert unpack_body(options_to_wire(options))["messages"] == messages
+        return
+    with pytest.raises(LocalProtocolError, match=r"^messages\.1: nested deeper"):
+        options_to_wire(options)
+
+
+@pytest.mark.parametrize("levels", [125, 126])
+def test_the_bound_of_depth_is_the_one_of_the_reader(levels: int) -> None:
+    """The request, its tools and the tool are three levels more."""
+    deep: object = 1
+    for _ in range(levels):
+        deep = {"a": deep}
+    tool = {"name": "t", "description": "d", "parameters": deep}
+    options = GenerateOptions.from_dict(
+        {"provider": "p", "model": "m", "messages": [], "tools": [tool]}
+    )
+    if levels == 125:
+        assert unpack_body(options_to_wire(options))["tools"] == [tool]
+        return
+    with pytest.raises(LocalProtocolError, match=r"^tools\.0: nested deeper"):
+        options_to_wire(options)
+
+
+def test_a_request_put_together_without_checks_is_refused_too() -> None:
+    deep: object = 1
+    for _ in range(500):
+        deep = [deep]
+    options = GenerateOptions.model_construct(provider="p", model="m", messages=(), system=deep)
+    with pytest.raises(LocalProtocolError, match=r"^options: nested deeper"):
+        options_to_wire(options)
 
 
 def test_the_config_of_a_request() -> None:
