@@ -26,6 +26,7 @@ from trunkline.core.effects import (
     Count,
     Effect,
     Effects,
+    Happened,
     Left,
     OpenLane,
     Rejected,
@@ -34,9 +35,10 @@ from trunkline.core.effects import (
     Send,
     Wake,
 )
-from trunkline.core.mux import Mux
+from trunkline.core.mux import ADAPTERS_UPDATED, Mux
 from trunkline.core.stream_state import StreamState
 from trunkline.errors import BrokerRefusedError, BrokerUnreachableError, ForkedClientError
+from trunkline.events import AdapterEvents
 from trunkline.stream import RetryEvent, RetryObserver
 
 CLOSE_S: Final = 0.25  # how long closing waits for the broker
@@ -50,6 +52,7 @@ class Shell:
     Attributes:
         endpoint: address of the broker.
         mux: the core.
+        events: who hears that the provider topology changed.
     """
 
     def __init__(self, endpoint: str, name: str) -> None:
@@ -69,6 +72,7 @@ class Shell:
         self._answers: dict[QueryId, asyncio.Future[Answered]] = {}
         self._observers: dict[CallId, RetryObserver] = {}
         self._counters: dict[str, int] = {}
+        self.events = AdapterEvents()
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -136,6 +140,7 @@ class Shell:
         if self._connection is not None:
             self._connection.close()
         self._observers.clear()
+        self.events.close()
 
     def check_usable(self) -> None:
         """Make sure that this is the process and the loop that connected.
@@ -220,7 +225,7 @@ class Shell:
         if self._connection is not None and not self._connection.send(encode(effect.frame)):
             self._count("unsent_frames")
 
-    def _perform(self, effect: Effect) -> None:
+    def _perform(self, effect: Effect) -> None:  # noqa: C901  one row per effect
         match effect:
             case OpenLane():
                 if self._connection is not None:
@@ -234,6 +239,8 @@ class Shell:
                 self._answer(effect)
             case RetryOffered() | RetryBegan():
                 self._tell(effect)
+            case Happened():
+                self._announce(effect.event)
             case Count():
                 self._count(effect.name)
             case Wake() | Send():
@@ -253,6 +260,12 @@ class Shell:
             observer(RetryEvent("retry" if is_offer else "retry-started", effect.notice))
         except Exception:  # noqa: BLE001  an observer's mistake must not end everybody's streams
             _log.exception("an on_retry observer failed")
+
+    def _announce(self, event: str) -> None:
+        if event == ADAPTERS_UPDATED:
+            self.events.emit()
+        else:  # of a newer broker
+            self._count("unknown_events")
 
     def _count(self, name: str) -> None:
         self._counters[name] = self._counters.get(name, 0) + 1

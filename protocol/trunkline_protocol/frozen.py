@@ -74,3 +74,30 @@ def _copied(
         entries = cast("list[object]", value)
         return list_type([_copied(item, map_type, list_type, depth - 1) for item in entries])
     return value
+
+
+def nests_deeper(value: object, levels: int) -> bool:
+    """Tell whether maps and lists contain each other more than `levels` deep; a scalar is 0 deep.
+
+    Level by level, so that nothing recurses here; a value that contains itself is too deep.
+    """
+    containers = _containers([value])
+    for _ in range(levels):
+        if not containers:
+            return False
+        containers = _containers(
+            [
+                entry
+                for item in containers
+                for entry in (item.values() if isinstance(item, dict) else item)
+            ]
+        )
+    return bool(containers)
+
+
+def _containers(values: list[object]) -> list[dict[object, object] | list[object]]:
+    return [
+        cast("dict[object, object] | list[object]", item)
+        for item in values
+        if isinstance(item, dict | list | tuple)
+    ]

@@ -8,12 +8,14 @@ from typing import Any, Final, Literal, cast
 import msgpack  # pyright: ignore[reportMissingTypeStubs]  # it ships none
 
 from trunkline_protocol.failure import LocalProtocolError, RemoteProtocolError
-from trunkline_protocol.limits import MAX_BODY_BYTES
+from trunkline_protocol.frozen import nests_deeper
+from trunkline_protocol.limits import MAX_BODY_BYTES, MAX_BODY_DEPTH
 from trunkline_protocol.messages import Message
 from trunkline_protocol.wire_model import Integer, JsonValue, Number, Text, WireModel
 
 _packb = cast("Callable[..., bytes]", msgpack.packb)
 _unpackb = cast("Callable[..., Any]", msgpack.unpackb)
+_FIELD_DEPTH: Final = MAX_BODY_DEPTH - 1  # the request itself is one level
 
 
 class ToolSchema(WireModel):
@@ -111,9 +113,10 @@ def options_to_wire(options: GenerateOptions) -> bytes:
     """Encode a request as the body of `OPEN`: order and content stay exactly as they are.
 
     Raises:
-        LocalProtocolError: too large, or a value MessagePack has no form for; names the field.
+        LocalProtocolError: too large, too deep, or a value MessagePack has no form for; names the
+            field.
     """
-    fields = options.to_dict()
+    fields = _plain_fields(options)
     try:
         body = _pack(fields)
     except (TypeError, ValueError, OverflowError):
@@ -125,6 +128,25 @@ def options_to_wire(options: GenerateOptions) -> bytes:
             f"{largest}: the request has {len(body)} bytes, at most {MAX_BODY_BYTES} are allowed"
         )
     return body
+
+
+def _plain_fields(options: GenerateOptions) -> dict[str, object]:
+    """Return the map of a request, or name the field in it that no worker could walk."""
+    try:
+        fields = options.to_dict()
+    except (ValueError, RecursionError):  # of values that no validation has seen
+        raise LocalProtocolError(_too_deep("options")) from None
+    for key, value in fields.items():
+        if nests_deeper(value, _FIELD_DEPTH):
+            items = cast("list[object]", value) if isinstance(value, list) else []
+            deep = (n for n, item in enumerate(items) if nests_deeper(item, _FIELD_DEPTH - 1))
+            number = next(deep, None)
+            raise LocalProtocolError(_too_deep(key if number is None else f"{key}.{number}"))
+    return fields
+
+
+def _too_deep(where: str) -> str:
+    return f"{where}: nested deeper than {MAX_BODY_DEPTH} levels"
 
 
 def _pack(value: object) -> bytes:

@@ -103,6 +103,13 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
+class Happened:
+    """The broker announced something, or an announcement may have been missed."""
+
+    event: str
+
+
+@dataclass(frozen=True, slots=True)
 class Count:
     """Count something that was dropped or refused."""
 
@@ -119,6 +126,7 @@ Effect = (
     | RetryOffered
     | RetryBegan
     | Answered
+    | Happened
     | Count
 )
 Effects = Sequence[Effect]

@@ -8,7 +8,7 @@ call), `link` (the broker) and `questions`, holds back what a broker could not t
 from __future__ import annotations
 
 from heapq import heappop, heappush
-from typing import Final
+from typing import Final, assert_never
 
 from trunkline_protocol import limits
 from trunkline_protocol.chunks import StreamChunk
@@ -19,7 +19,6 @@ from trunkline_protocol.frames import (
     Bye,
     CallRef,
     Cancel,
-    Credit,
     Done,
     Ended,
     Event,
@@ -52,6 +51,7 @@ from trunkline.core.effects import (
     Count,
     Effect,
     Effects,
+    Happened,
     Left,
     Send,
 )
@@ -66,6 +66,7 @@ from trunkline.core.stream_state import (
 
 _RESTATE_AT_ONCE: Final = 1000  # calls in one RESTATE: well below MAX_ENVELOPE_BYTES
 _NEVER_S: Final = float("inf")
+ADAPTERS_UPDATED: Final = "adapters-updated"
 _CLOSED: Final = LlmFailure("the client was closed", Code.ABORTED)
 
 
@@ -135,8 +136,11 @@ class Mux:
     def next_deadline_s(self) -> float:
         """Return when `on_tick` must be called next; infinity for never."""
         deadline_s = min(self._done_at_s, self._link.next_deadline_s())
-        if self._heap and self._heap[0][0] < deadline_s:
-            deadline_s = self._heap[0][0]
+        heap = self._heap
+        while heap and not self._is_scheduled(*heap[0]):
+            heappop(heap)
+        if heap and heap[0][0] < deadline_s:
+            deadline_s = heap[0][0]
         if len(self._questions):
             deadline_s = min(deadline_s, self._questions.next_deadline_s())
         return deadline_s
@@ -301,7 +305,7 @@ class Mux:
                 failure = None if frame.failure is None else failure_from(frame.failure)
                 return self._questions.on_reply(frame, failure)
             case Event():
-                return [Count("events")]
+                return [Happened(frame.event)]
             case Snapshot():
                 return [Count("unexpected_snapshots")]
             case _:
@@ -314,8 +318,11 @@ class Mux:
             return [*effects, *self._end_all(refusal)]
         if not effects:
             return NOTHING
-        is_new_epoch = self._told_epoch is not None and frame.epoch != self._told_epoch
+        is_again = self._told_epoch is not None
+        is_new_epoch = is_again and frame.epoch != self._told_epoch
         self._told_epoch = frame.epoch
+        if is_again:  # what was announced meanwhile was told to nobody
+            effects = [*effects, Happened(ADAPTERS_UPDATED)]
         if frame.orphan_timeout_ms:
             self._orphan_timeout_s = frame.orphan_timeout_ms / 1000
         return [*effects, *self._questions.speak(is_new_epoch=is_new_epoch)]
@@ -387,6 +394,8 @@ class Mux:
                 return stream.on_retry(frame, self._drawn.stream_key(), now_s)
             case RetryStarted():
                 return stream.on_retry_started(frame, now_s)
+            case _:
+                assert_never(frame)
 
     # --- time ----------------------------------------------------------------------------------
 
@@ -412,9 +421,9 @@ class Mux:
         quiet: list[Restated] = []
         while self._heap and self._heap[0][0] <= now_s:
             at_s, call = heappop(self._heap)
-            stream = self._calls.get(call)
-            if stream is None or stream.scheduled_s != at_s:
-                continue  # closed, or scheduled anew
+            if not self._is_scheduled(at_s, call):
+                continue
+            stream = self._calls[call]
             stream.scheduled_s = _NEVER_S
             if self._is_orphaned(stream, now_s):
                 effects.extend(stream.give_up(self._orphan_failure()))
@@ -426,6 +435,11 @@ class Mux:
                 quiet.append(stream.restated(now_s))
             effects.extend(self._absorb(stream, stream.on_tick(now_s), now_s))
         return [*effects, *_restates(quiet)]
+
+    def _is_scheduled(self, at_s: float, call: CallId) -> bool:
+        """Whether an entry of the heap still counts: not closed since, nor scheduled anew."""
+        stream = self._calls.get(call)
+        return stream is not None and stream.scheduled_s == at_s
 
     def _is_orphaned(self, stream: StreamState, now_s: float) -> bool:
         """Whether no broker has answered for so long that the call is given up."""
@@ -473,10 +487,8 @@ class Mux:
                 return link.is_up and not link.is_probing
             case Cancel():
                 return link.is_greeted
-            case Credit():
+            case _:  # CREDIT
                 return link.is_up
-            case _:
-                return True
 
     def _forget(self, stream: StreamState) -> None:
         self._calls.pop(stream.call, None)

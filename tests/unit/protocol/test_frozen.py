@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import msgpack
 import pytest
-from trunkline_protocol.frozen import FrozenDict, FrozenList, freeze, thaw
+from trunkline_protocol.frozen import FrozenDict, FrozenList, freeze, nests_deeper, thaw
 from trunkline_protocol.limits import MAX_BODY_DEPTH
 
 VALUE = {"a": [1, {"b": None}], "c": "x"}
@@ -99,3 +99,18 @@ def test_depth_is_bounded_and_a_cycle_is_too_deep(function: Callable[[object], o
     cycle["self"] = cycle
     with pytest.raises(ValueError, match="nested deeper"):
         function(cycle)
+
+
+@pytest.mark.parametrize(
+    ("value", "levels"),
+    [(1, 0), ({}, 1), ([1], 1), ({"a": [1, {"b": 2}]}, 3), ((1, (2,)), 2)],
+)
+def test_depth_of_a_value(value: object, levels: int) -> None:
+    assert not nests_deeper(value, levels)
+    assert levels == 0 or nests_deeper(value, levels - 1)
+
+
+def test_a_value_in_itself_is_too_deep() -> None:
+    circle: list[object] = []
+    circle.append(circle)
+    assert nests_deeper(circle, 1000)
