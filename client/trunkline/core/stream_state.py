@@ -579,17 +579,13 @@ class StreamState:
 
     def next_deadline_s(self) -> float:
         """Return when `on_tick` must be called next; infinity for a closed call."""
-        match self.phase:
-            case Phase.OPENING | Phase.BACKOFF | Phase.CANCELLING:
-                return self._repeat_at_s
-            case Phase.OPEN | Phase.TAIL if self.intake.is_behind:
-                return min(self.intake.resume_due_s(), self.quiet_due_s())
-            case Phase.OPEN | Phase.TAIL | Phase.HELD:
-                return self.quiet_due_s()
-            case Phase.CLOSED:
-                return float("inf")
-            case _:
-                assert_never(self.phase)
+        if self.phase in {Phase.OPENING, Phase.BACKOFF, Phase.CANCELLING}:
+            return self._repeat_at_s
+        if self.phase is Phase.CLOSED:
+            return float("inf")
+        if self.phase is Phase.HELD or not self.intake.is_behind:
+            return self.quiet_due_s()
+        return min(self.intake.resume_due_s(), self.quiet_due_s())
 
     def quiet_due_s(self) -> float:
         """Return when the call must be restated, if nothing happens before."""
