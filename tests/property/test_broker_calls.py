@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from random import Random
 from typing import Any
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from trunkline_broker.core.effects import Effect, SendToClient, SendToWorker, Signal, Spawn
+from trunkline_broker.core.specs import AliveWorker
+from trunkline_protocol import frames
+from trunkline_protocol.ids import CallId, Generation
+
 from tests.support.broker_rig import (
     NORMAL,
     Rig,
@@ -17,9 +26,6 @@ from tests.support.broker_rig import (
     held,
     restated,
 )
-from trunkline_broker.core.effects import Effect, SendToClient, SendToWorker, Signal, Spawn
-from trunkline_protocol import frames
-from trunkline_protocol.ids import CallId, Generation
 
 INDEX = st.integers(0, 1000)
 
@@ -48,6 +54,8 @@ class BrokerMachine(RuleBasedStateMachine):
         self.running: dict[Generation, dict[CallId, frames.Start]] = {}
         self.calls: dict[CallId, _Seen] = {}
         self.starts: dict[tuple[CallId, int], int] = {}
+        self.tails: set[tuple[CallId, int]] = set()
+        self.roles: dict[Generation, str] = {}
 
     @initialize()
     def begin(self) -> None:
@@ -56,6 +64,10 @@ class BrokerMachine(RuleBasedStateMachine):
             a_pool("q", providers=("q", "r"), queue_timeout_s=5.0),
         )
         self._learn(self.rig.effects)
+        while self.fresh:
+            self._come(self.fresh.pop())
+        for _ in range(2):
+            self.connect()
 
     # --- what the peers learn ---------------------------------------------------------------
 
@@ -84,7 +96,10 @@ class BrokerMachine(RuleBasedStateMachine):
                 mine[frame.call] = frame
             case frames.Done():
                 for ref in frame.calls:
-                    mine.pop(ref.call, None)
+                    if ref.call in mine and mine[ref.call].attempt == ref.attempt:
+                        del mine[ref.call]
+            case frames.Role():
+                self.roles[worker.generation] = frame.role
             case _:
                 pass
 
@@ -93,8 +108,8 @@ class BrokerMachine(RuleBasedStateMachine):
         if seen is None or seen.state == "over":
             return
         match frame:
-            case frames.Accepted():
-                seen.state = "open" if seen.state == "opening" else seen.state
+            case frames.Accepted() if seen.state in {"opening", "offered"}:
+                seen.state = "open"
             case frames.Ended():
                 seen.state = "over" if frame.finish["kind"] == "aborted" else "tail"
             case frames.Failed():
@@ -121,6 +136,7 @@ class BrokerMachine(RuleBasedStateMachine):
 
     # --- clients ----------------------------------------------------------------------------
 
+    @precondition(lambda self: len(self.clients) < 4)
     @rule()
     def connect(self) -> None:
         if len(self.clients) < 4:
@@ -128,6 +144,7 @@ class BrokerMachine(RuleBasedStateMachine):
             self._learn(client.hello())
             self.clients.append(client)
 
+    @precondition(lambda self: bool(self.clients))
     @rule(index=INDEX, route=st.sampled_from(["p", "q", "r", "x"]), retries=st.booleans())
     def open(self, index: int, route: str, *, retries: bool) -> None:
         if self.clients:
@@ -136,6 +153,19 @@ class BrokerMachine(RuleBasedStateMachine):
             self.calls[frame.call] = _Seen(client, frame)
             self._learn(client.say(frame))
 
+    @precondition(lambda self: bool(self.clients))
+    @rule(index=INDEX, route=st.sampled_from(["p", "p", "q"]))
+    def open_with_recovery(self, index: int, route: str) -> None:
+        self.open(index, route, retries=True)
+
+    @precondition(lambda self: bool(self._of("offered")))
+    @rule(index=INDEX)
+    def open_retry(self, index: int) -> None:
+        found = self._of("offered")
+        seen = found[index % len(found)]
+        self._learn(seen.client.say(seen.frame))
+
+    @precondition(lambda self: bool(self._of("opening", "open", "tail", "offered")))
     @rule(index=INDEX)
     def open_again(self, index: int) -> None:
         found = self._of("opening", "open", "tail", "offered")
@@ -143,6 +173,7 @@ class BrokerMachine(RuleBasedStateMachine):
             seen = found[index % len(found)]
             self._learn(seen.client.say(seen.frame))
 
+    @precondition(lambda self: bool(self._of("opening", "open", "tail", "backoff", "offered")))
     @rule(index=INDEX)
     def cancel(self, index: int) -> None:
         found = self._of("opening", "open", "tail", "backoff", "offered")
@@ -151,14 +182,16 @@ class BrokerMachine(RuleBasedStateMachine):
             cancel = frames.Cancel(seen.frame.call, seen.frame.attempt)
             self._learn(seen.client.say(cancel))
 
+    @precondition(lambda self: bool(self._of("tail", "open")))
     @rule(index=INDEX)
     def take_all(self, index: int) -> None:
         found = self._of("tail", "open")
         if found:
             seen = found[index % len(found)]
             self._learn(seen.client.say(done(seen.frame)))
-            seen.state = "over" if seen.state == "tail" else seen.state
+            seen.state = "over"  # it has the finish of the lane; the worker's ENDED may be behind
 
+    @precondition(lambda self: bool(self._of("open", "tail")))
     @rule(index=INDEX)
     def restate(self, index: int) -> None:
         found = self._of("open", "tail")
@@ -166,6 +199,7 @@ class BrokerMachine(RuleBasedStateMachine):
             seen = found[index % len(found)]
             self._learn(seen.client.say(restated(seen.frame)))
 
+    @precondition(lambda self: bool(self.clients))
     @rule(index=INDEX)
     def client_reconnects(self, index: int) -> None:
         if self.clients:
@@ -174,6 +208,7 @@ class BrokerMachine(RuleBasedStateMachine):
             client.peer = b"client-%d" % self.rig.number()
             self._learn(client.hello())
 
+    @precondition(lambda self: bool(self.clients))
     @rule(index=INDEX)
     def client_dies(self, index: int) -> None:
         if self.clients:
@@ -181,6 +216,7 @@ class BrokerMachine(RuleBasedStateMachine):
             self._learn(client.disconnect())
             self._learn(client.die())
 
+    @precondition(lambda self: bool(self.clients))
     @rule(index=INDEX, op=st.sampled_from(["listModels", "listProviders", "swap"]))
     def ask(self, index: int, op: str) -> None:
         if self.clients:
@@ -190,16 +226,19 @@ class BrokerMachine(RuleBasedStateMachine):
 
     # --- workers ----------------------------------------------------------------------------
 
+    @precondition(lambda self: bool(self.fresh))
     @rule(index=INDEX)
     def worker_comes(self, index: int) -> None:
         if self.fresh:
-            spawn = self.fresh.pop(index % len(self.fresh))
-            worker = self.rig.spawn(spawn)
-            self.workers[spawn.generation] = worker
-            self._learn(worker.register())
-            routes = spawn.spec.providers
-            self._learn(worker.ready(*routes, policy=NORMAL))
+            self._come(self.fresh.pop(index % len(self.fresh)))
 
+    def _come(self, spawn: Spawn) -> None:
+        worker = self.rig.spawn(spawn)
+        self.workers[spawn.generation] = worker
+        self._learn(worker.register())
+        self._learn(worker.ready(*spawn.spec.providers, policy=NORMAL))
+
+    @precondition(lambda self: bool(self._running()))
     @rule(index=INDEX, code=st.sampled_from(["", "SERVER", "RATE_LIMIT", "AUTH"]))
     def worker_ends(self, index: int, code: str) -> None:
         found = [(worker, start) for worker, start in self._running()]
@@ -212,7 +251,7 @@ class BrokerMachine(RuleBasedStateMachine):
                 finish = {"kind": "error", "failure": {"message": "", "code": code}}
             else:
                 finish = {"kind": "stop"}
-            del self.running[worker.generation][start.call]
+            self.tails.add((start.call, start.attempt))
             self._learn(worker.say(frames.Ended(start.call, start.attempt, 2, finish)))
 
     def _running(self) -> list[tuple[RigWorker, frames.Start]]:
@@ -221,8 +260,10 @@ class BrokerMachine(RuleBasedStateMachine):
             for generation, starts in self.running.items()
             if generation in self.workers
             for start in starts.values()
+            if (start.call, start.attempt) not in self.tails
         ]
 
+    @precondition(lambda self: bool(self.workers))
     @rule(index=INDEX)
     def worker_dies(self, index: int) -> None:
         if self.workers:
@@ -231,13 +272,19 @@ class BrokerMachine(RuleBasedStateMachine):
             self.running.pop(generation, None)
             self._learn(worker.exit())
 
+    @precondition(lambda self: bool(self.workers))
     @rule(index=INDEX)
     def worker_reconnects(self, index: int) -> None:
         if self.workers:
             worker = list(self.workers.values())[index % len(self.workers)]
             mine = self.running.get(worker.generation, {})
             entries = tuple(
-                held(self.calls[call].frame, self.calls[call].client, attempt=start.attempt)
+                held(
+                    self.calls[call].frame,
+                    self.calls[call].client,
+                    attempt=start.attempt,
+                    is_ended=(call, start.attempt) in self.tails,
+                )
                 for call, start in mine.items()
             )
             self._learn(worker.reconnect(calls=entries))
@@ -264,6 +311,70 @@ class BrokerMachine(RuleBasedStateMachine):
                     worker = self.workers.pop(effect.generation)
                     self.running.pop(effect.generation, None)
                     self._learn(worker.exit("signal 15"))
+
+    # --- the broker -------------------------------------------------------------------------
+
+    @rule(seed=st.randoms(use_true_random=False), forgotten=st.booleans())
+    def broker_is_killed(self, seed: Random, *, forgotten: bool) -> None:
+        """A new one learns everything from workers and clients, in any order.
+
+        Args:
+            seed: order of arrival.
+            forgotten: the hint file is lost.
+        """
+        self.fresh.clear()
+        alive = tuple(
+            AliveWorker(worker.pool, worker.slot, worker.generation, worker.pid or 1, worker.token)
+            for worker in self.workers.values()
+        )
+        self._learn(self.rig.restart(() if forgotten else alive))
+        arrivals: list[Callable[[], None]] = [
+            partial(self._register_again, worker) for worker in self.workers.values()
+        ]
+        arrivals += [partial(self._greet_again, client) for client in self.clients]
+        seed.shuffle(arrivals)
+        for arrive in arrivals:
+            arrive()
+            self.rig.check()
+
+    def _register_again(self, worker: RigWorker) -> None:
+        worker.peer = b"worker-%d" % self.rig.number()
+        mine = self.running.get(worker.generation, {})
+        entries = [
+            frames.HeldCall(
+                call,
+                start.attempt,
+                start.client,
+                start.stream_key,
+                start.provider,
+                4,
+                is_ended=(call, start.attempt) in self.tails,
+            )
+            for call, start in mine.items()
+        ]
+        token = worker.token if len(self.rig.hub.workers) else b""
+        role = self.roles.get(worker.generation, "serving")
+        self._learn(worker.register(role, calls=tuple(entries), token=token or worker.token))
+        self._learn(worker.ready(*self._routes(worker), policy=NORMAL))
+
+    def _greet_again(self, client: RigClient) -> None:
+        client.peer = b"client-%d" % self.rig.number()
+        self._learn(client.hello())
+        for seen in list(self.calls.values()):
+            if seen.client is not client:
+                continue
+            if seen.state in {"open", "tail"}:
+                self._learn(client.say(restated(seen.frame)))
+            elif seen.state in {"opening", "offered"}:
+                self._learn(client.say(seen.frame))
+            elif seen.state == "backoff":
+                offer = {
+                    "retryId": "i",
+                    "policyKey": "k",
+                    "retry": seen.frame.attempt,
+                    "delayMs": 300.0,
+                }
+                self._learn(client.say(replace(seen.frame, retry_offer=offer)))
 
     # --- what must hold ---------------------------------------------------------------------
 
@@ -292,4 +403,4 @@ class BrokerMachine(RuleBasedStateMachine):
 
 
 TestBroker = BrokerMachine.TestCase
-TestBroker.settings = settings(max_examples=100, stateful_step_count=60, deadline=None)
+TestBroker.settings = settings(stateful_step_count=70)

@@ -17,7 +17,7 @@ from trunkline_broker.core.effects import (
     Signal,
     Spawn,
 )
-from trunkline_broker.core.hub import Hub
+from trunkline_broker.core.hub import Hub, Timer
 from trunkline_broker.core.specs import AliveWorker, BrokerSpec, PoolSpec
 from trunkline_protocol import frames
 from trunkline_protocol.codec import Direction, decode, encode, pack_body, unpack_body
@@ -75,8 +75,18 @@ class Rig:
         *pools: PoolSpec,
         epoch: int = 1000,
         alive: tuple[AliveWorker, ...] = (),
+        young: bool = False,
         **spec: Any,
     ) -> None:
+        """Start a broker.
+
+        Args:
+            pools: its configuration.
+            epoch: its start time.
+            alive: its hint file.
+            young: without a hint file, leave it in its first seconds.
+            spec: other fields of `BrokerSpec`.
+        """
         self.now_s = 100.0
         self.effects: list[Effect] = []
         self.spec = BrokerSpec(
@@ -86,6 +96,15 @@ class Rig:
         self.broker = Broker(self.spec, Epoch(epoch), self._draw)
         self._numbers = itertools.count(1)
         self.tell(events.Started(alive))
+        if not alive and not young:
+            self.hub.is_young = False
+            self.hub.deadlines.clear((Timer.SETTLE, None))
+
+    def restart(self, alive: tuple[AliveWorker, ...]) -> list[Effect]:
+        """Put a new broker in the place of this one, which is killed."""
+        epoch = Epoch(self.hub.epoch + 1000)
+        self.broker = Broker(self.spec, epoch, self._draw)
+        return self.tell(events.Started(alive))
 
     @property
     def hub(self) -> Hub:

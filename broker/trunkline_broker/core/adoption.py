@@ -45,9 +45,9 @@ class Adoption:
             hub.pools.add(spec)
         for entry in alive:
             self._expect(entry, now_s)
-        if hub.awaited:
-            hub.is_settling = True
-            hub.deadlines.set((Timer.SETTLE, None), now_s + hub.spec.settle_s)
+        hub.is_settling = bool(hub.awaited)
+        hub.is_young = not hub.awaited
+        hub.deadlines.set((Timer.SETTLE, None), now_s + hub.spec.settle_s)
         taken = {(entry.pool, entry.slot) for entry in alive}
         for pool in hub.pools:
             self._staffing.fill(pool, now_s, taken)
@@ -91,7 +91,7 @@ class Adoption:
     def settle(self, now_s: float) -> None:
         """Decide what had to wait; workers that stayed silent are killed and replaced."""
         hub = self._hub
-        hub.is_settling = False
+        hub.is_settling = hub.is_young = False
         hub.deadlines.clear((Timer.SETTLE, None))
         for generation in list(hub.awaited):
             worker = hub.workers.get(generation)
@@ -149,11 +149,13 @@ class Adoption:
         if frame.role == "draining" and worker.state is WorkerState.STARTING:
             self._hub.awaited.discard(worker.generation)
             self._staffing.drain(worker, now_s)
-        elif frame.role == "starting":
-            self._hub.awaited.discard(worker.generation)
+        elif frame.role != "standby":
+            if frame.role == "starting":
+                self._hub.awaited.discard(worker.generation)
             slot = self._staffing.slot_of(worker)
-            if slot is not None and slot.coming is None:
-                slot.coming = worker.generation
+            if slot is not None and slot.serving is None:
+                # One that this broker started meanwhile has a higher generation and stays.
+                slot.coming = max(slot.coming or worker.generation, worker.generation)
         if not worker.is_ready() and worker.state is WorkerState.STARTING:
             self._hub.deadlines.set(
                 (Timer.START, worker.generation), now_s + worker.spec.start_timeout_s
@@ -183,7 +185,7 @@ class Adoption:
         if call.worker == worker.generation and call.attempt == entry.attempt:
             if call.is_cancelled:
                 hub.to_worker(worker, Cancel(entry.call, entry.attempt))
-        elif call.id in hub.unsettled and call.attempt == entry.attempt:
+        elif call.waiting is not None and call.client == entry.client:
             self._rebind(worker, call, entry)
         else:
             hub.count("call_held_twice")
@@ -205,10 +207,10 @@ class Adoption:
     def _rebind(self, worker: Worker, call: Call, entry: HeldCall) -> None:
         """A client has opened again what a worker runs already."""
         hub = self._hub
-        if call.waiting is None:
-            raise AssertionError("an unsettled call holds its OPEN")
-        hub.queued_bytes -= len(call.waiting.body)
-        del hub.unsettled[call.id]
+        if call.attempt != entry.attempt:
+            hub.to_worker(worker, Cancel(entry.call, entry.attempt))
+            return
+        self._endings.leave_queue(call)
         call.rebind(worker.generation)
         self._bind(worker, call)
         if entry.is_ended:

@@ -91,9 +91,13 @@ class Broker:
         """
         hub = self._hub
         hub.out = []
+        was_settling = hub.is_settling
         self._dispatch(event, now_s)
         if hub.has_more():
             self._follow_up(now_s)
+        if was_settling and not hub.is_settling:  # everybody has spoken, or the time is over
+            self._answers.settle()
+            self._uploads.settle()
         return hub.out
 
     def next_deadline_s(self) -> float | None:
@@ -289,8 +293,6 @@ class Broker:
                 self._on_fact(hub.facts.pop(0), now_s)
             elif self._adoption.is_over():
                 self._adoption.settle(now_s)
-                self._answers.settle()
-                self._uploads.settle()
             elif hub.freed:
                 self._openings.pump(hub.freed.pop(), now_s)
             elif hub.is_topology_new:

@@ -139,7 +139,7 @@ class Endings:
         """Let go of a call and of everything it holds, whatever its state."""
         hub = self._hub
         if call.state is CallState.QUEUED:
-            self._leave_queue(call)
+            self.leave_queue(call)
         elif call.state is CallState.BACKOFF:
             hub.deadlines.clear((Timer.BACKOFF, call.id))
             hub.deadlines.clear((Timer.OFFER, call.id))
@@ -248,7 +248,8 @@ class Endings:
         self._hub.deadlines.set((Timer.PAUSE, call.provider), ends_s)
         self._hub.freed.add(call.provider)
 
-    def _leave_queue(self, call: Call) -> None:
+    def leave_queue(self, call: Call) -> None:
+        """Take a call from where it waits."""
         hub = self._hub
         if call.waiting is None:
             raise AssertionError("a queued call holds its OPEN")

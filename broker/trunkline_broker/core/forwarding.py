@@ -71,7 +71,7 @@ class Forwarding:
         call = hub.calls.get(frame.call)
         if call is None:
             hub.claims.pop(frame.call, None)
-            if not hub.is_settling:
+            if hub.calls.past(frame.call) is not None or not hub.may_be_held():
                 hub.to_client(client, aborted(frame.call, frame.attempt))
             return
         if call.client != client.id:
@@ -104,7 +104,7 @@ class Forwarding:
         call = hub.calls.get(frame.call)
         worker = hub.workers.get(call.worker) if call is not None else None
         if call is None or worker is None:
-            if not hub.is_settling:
+            if not hub.may_be_held():
                 hub.to_client(client, Lost(frame.call, 0))
             return
         if call.token is None:
@@ -177,9 +177,9 @@ class Forwarding:
 
     def _unknown(self, client: Client, call_id: CallId, attempt: int) -> None:
         hub = self._hub
-        if hub.is_settling:
-            return  # a worker may yet say that it holds it; the client says this again
         past = hub.calls.past(call_id)
+        if past is None and hub.may_be_held():
+            return  # a worker may yet say that it holds it; the client says this again
         if past is None:
             hub.to_client(client, Lost(call_id, attempt))
             hub.count("calls_lost")
@@ -193,7 +193,7 @@ class Forwarding:
     def _restate(self, client: Client, entry: Restated, now_s: float) -> None:
         hub = self._hub
         call = hub.calls.get(entry.call)
-        if call is None and hub.is_settling:
+        if call is None and hub.calls.past(entry.call) is None and hub.may_be_held():
             if len(hub.claims) < hub.spec.max_calls:
                 hub.claims[entry.call] = (client.id, entry)
             return

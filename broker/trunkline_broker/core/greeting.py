@@ -41,9 +41,12 @@ class Greeting:
         known = hub.clients.get(frame.client)
         is_new_link = known is None or known.peer != peer
         old_pid = known.pid if known is not None else None
+        displaced = hub.clients.at(peer)
         client = hub.clients.greet(frame.client, peer, pid, frame.name)
         hub.deadlines.clear((Timer.CLIENT, client.id))
         self._watch(old_pid, client)
+        if displaced is not None and displaced is not client:
+            self._judge(displaced, now_s)
         hub.to_client(
             client,
             Welcome(

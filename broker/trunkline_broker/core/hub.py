@@ -14,7 +14,7 @@ from typing import Final
 
 from trunkline_protocol import limits
 from trunkline_protocol.frames import Event, Restated, ToClientFrame, ToWorkerFrame, Window
-from trunkline_protocol.ids import CallId, ClientId, Epoch, Generation, LeaseId, PoolName, RouteName
+from trunkline_protocol.ids import CallId, ClientId, Epoch, Generation, LeaseId, RouteName
 
 from trunkline_broker.core.admission import Gates
 from trunkline_broker.core.calls import Call, Calls
@@ -84,6 +84,9 @@ class Hub:
         unsettled: calls that wait until it is known what the workers of an older broker hold.
         claims: what clients say they hold, until then.
         awaited: workers that have not told what they hold.
+        is_settling: workers are awaited, so nothing can be decided yet.
+        is_young: no worker is awaited, since no hint file names one; some may come all the same.
+            Fresh calls begin, but what clients say they hold waits.
         queued_bytes: bodies in all queues.
         freed: routes on which a place may have become free.
         is_topology_new: queries that wait must be looked at.
@@ -109,6 +112,7 @@ class Hub:
         self.claims: dict[CallId, tuple[ClientId, Restated]] = {}
         self.awaited: set[Generation] = set()
         self.is_settling = False
+        self.is_young = False
         self.is_draining = False
         self.queued_bytes = 0
         self.queued_bytes_high_water = 0
@@ -158,6 +162,10 @@ class Hub:
         """Send to every client."""
         for client in self.clients:
             self.to_client(client, frame)
+
+    def may_be_held(self) -> bool:
+        """Tell whether a call that is unknown here may yet be named by a worker."""
+        return self.is_settling or self.is_young
 
     def has_more(self) -> bool:
         """Tell whether something was left for other flows."""
@@ -224,8 +232,3 @@ class Hub:
         if worker is not None:
             self.to_worker(worker, frame)
         self.to_client(client, frame)
-
-    def pool_is_down(self, name: PoolName) -> str:
-        """Return why a pool can't serve; empty if it does or may."""
-        pool = self.pools.get(name)
-        return pool.down_reason() if pool is not None else ""

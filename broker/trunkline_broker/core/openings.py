@@ -47,7 +47,7 @@ class Openings:
             self._hub.count("calls_failed")
             self._hub.to_client(client, Failed(frame.call, frame.attempt, refusal.to_dict()))
             return
-        if frame.seen and not self._hub.is_settling:
+        if frame.seen and not self._hub.may_be_held():
             self._hub.to_client(client, Lost(frame.call, frame.attempt))
             self._hub.count("calls_lost")
             return
@@ -55,7 +55,7 @@ class Openings:
         self._hub.calls.add(call)
         client.calls[call.id] = call
         self._hub.count("calls_opened")
-        if self._hub.is_settling:
+        if self._hub.is_settling or frame.seen:
             self._wait_settled(call, frame)
         else:
             self._begin(call, frame, now_s)
@@ -172,6 +172,8 @@ class Openings:
             case CallState.QUEUED:
                 hub.to_client(client, Queued(call.id, call.attempt, call.queued_reason))
             case CallState.RUNNING:
+                # What an older broker knew, and a worker does not say.
+                call.is_recovered = frame.recovery == "policy"
                 self.rebind(call)
             case CallState.ENDED:
                 self.confirm(call)

@@ -82,7 +82,8 @@ class Registering:
             self._refuse(worker, frame, refusal)
             return
         is_first = not worker.is_ready()
-        is_repeat = frame.request == worker.request and offer == worker.offer
+        is_equal = offer == worker.offer
+        is_repeat = frame.request == worker.request and is_equal
         worker.request, worker.offer = frame.request, offer
         hub.to_worker(worker, Committed(frame.request))
         if is_first:
@@ -92,7 +93,7 @@ class Registering:
             return
         hub.to_worker(worker, Role(worker.state.value))
         if worker.state is WorkerState.SERVING and not is_repeat:
-            self._recommit(worker, offer)
+            self._recommit(worker, offer, is_repeated=is_equal)
 
     def on_heartbeat(self, worker: Worker, frame: Heartbeat) -> None:
         """Answer, so that the worker knows this broker lives; pass on what it has sent."""
@@ -109,9 +110,9 @@ class Registering:
         else:
             self._staffing.on_exited(worker.generation, f"it left: {reason}", (), now_s)
 
-    def _recommit(self, worker: Worker, offer: Offer) -> None:
+    def _recommit(self, worker: Worker, offer: Offer, *, is_repeated: bool) -> None:
         hub = self._hub
-        hub.registry.commit(worker.pool, worker.generation, offer)
+        hub.registry.commit(worker.pool, worker.generation, offer, is_repeated=is_repeated)
         hub.announce_adapters()
         hub.on_topology()
 

@@ -34,7 +34,8 @@ class Staffing:
         """Start a worker in every configured slot that has none, is not down and not taken."""
         for number in range(pool.spec.replicas):
             slot = pool.slot(number)
-            has_worker = slot.serving or slot.coming or slot.standby
+            is_leaving = self._hub.workers.get(slot.suspended) is not None
+            has_worker = slot.serving or slot.coming or slot.standby or is_leaving
             is_due = self._hub.deadlines.at_s((Timer.RESTART, (pool.spec.name, number)))
             is_left = slot.down_reason or is_due or (pool.spec.name, number) in taken
             if not has_worker and not is_left:
@@ -287,8 +288,12 @@ class Staffing:
             return True
         if worker.is_standby:
             return False
-        # Taken over from an older broker: the highest serving generation wins.
-        return slot.serving is None or (worker.was_serving and worker.generation > slot.serving)
+        # Taken over from an older broker: the highest serving generation wins, also if it is not
+        # ready yet; one that this broker started in the meantime does not.
+        rival = slot.serving
+        if rival is None and slot.coming is not None and slot.coming.epoch != self._hub.epoch:
+            rival = slot.coming
+        return rival is None or (worker.was_serving and worker.generation > rival)
 
     def _serve(self, worker: Worker, slot: Slot, now_s: float) -> None:
         """Cut over: exchange the whole route set in one step; what served before drains."""

@@ -102,10 +102,36 @@ def test_a_worker_that_registered_but_is_not_ready_gets_its_start_time() -> None
     worker.register("serving")
     rig.wait(5.0)
     assert rig.signals() == []
-    spawned = only(rig.spawned())
+    assert rig.spawned() == []
     worker.ready("p")
     assert only(worker.got(frames.Role)).role == "serving"
-    assert rig.signals() == [(spawned.generation, "TERM")]
+
+
+@pytest.mark.parametrize("order", ["higher first", "lower first"])
+def test_the_higher_of_two_serving_workers_is_waited_for(order: str) -> None:
+    """The lower one serves only if the higher one dies."""
+    rig = Rig(alive=(alive(), alive(OLDER)))
+    lower, higher = an_old_worker(rig, OLDER), an_old_worker(rig, OLD)
+    for worker in (lower, higher) if order == "lower first" else (higher, lower):
+        worker.register("serving")
+    lower.ready("p")
+    assert only(lower.got(frames.Role)).role == "draining"
+    higher.exit()
+    rig.wait(1.0)
+    assert rig.spawned()
+
+
+def test_a_lower_serving_worker_serves_where_the_higher_one_died() -> None:
+    """Before it was ready."""
+    rig = Rig(alive=(alive(), alive(OLDER)))
+    lower, higher = an_old_worker(rig, OLDER), an_old_worker(rig, OLD)
+    lower.register("serving")
+    higher.register("serving")
+    higher.exit()
+    lower.ready("p")
+    assert only(lower.got(frames.Role)).role == "serving"
+    rig.wait(1.0)
+    assert rig.spawned() == []
 
 
 def test_a_running_call_is_rebound_whoever_comes_first() -> None:
@@ -519,3 +545,56 @@ def test_a_client_of_the_old_broker_that_died_with_it() -> None:
         worker.ready("p")
     assert rig.hub.clients.get(ClientId(client.id)) is not None
     assert len(rig.hub.clients) == 1
+
+
+def test_without_a_hint_file_what_clients_hold_waits_a_while() -> None:
+    """Workers may come all the same; fresh calls need not wait for that."""
+    rig = Rig(young=True)
+    worker, client = an_old_worker(rig), a_client(rig)
+    client.hello()
+    claimed, seen, unclaimed = client.an_open(), client.an_open(seen=True), client.an_open()
+    client.say(restated(claimed))
+    client.say(restated(unclaimed))
+    client.say(seen)
+    assert only(client.got(frames.Queued)).reason == "settling"
+    client.say(frames.Credit(claimed.call, 0, 1, 1, 1))
+    client.say(frames.Cancel(client.an_open().call, 0))
+    assert not rig.effects
+    client.open("nobody")
+    assert client.failure()["code"] == "NO_ADAPTER"
+    worker.register("serving", calls=(held(claimed, client), held(seen, client)))
+    worker.ready("p")
+    assert {frame.call for frame in client.got(frames.Accepted)} >= {seen.call}
+    rig.live(6.0, worker)
+    assert [lost.call for lost in client.got(frames.Lost)] == [unclaimed.call]
+    client.say(restated(client.an_open()))
+    assert client.got(frames.Lost)
+    rig.check()
+
+
+def test_a_waiting_open_is_rebound_where_another_worker_holds_it() -> None:
+    """Also one that waits for a worker to start; another attempt of it is cancelled there."""
+    rig = Rig(young=True)
+    client = rig.a_client()
+    first, second = client.open(), client.open(attempt=1)
+    assert only(client.got(frames.Queued)).reason == "starting"
+    worker = an_old_worker(rig)
+    entries = (held(first, client), held(second, client, attempt=0))
+    worker.register("serving", calls=entries)
+    assert [frame.call for frame in worker.got(frames.Cancel)] == [second.call]
+    worker.ready("p")
+    assert [frame.call for frame in worker.got(frames.Start)] == [second.call]
+    rig.check()
+
+
+def test_an_unconfirmed_open_tells_again_whether_it_wants_recovery() -> None:
+    """Workers do not know that."""
+    rig = Rig(alive=(alive(),))
+    worker, client = an_old_worker(rig), a_client(rig)
+    opened = client.an_open(recovery="policy")
+    worker.register("serving", calls=(held(opened, client),))
+    worker.ready("p", policy=NORMAL)
+    client.hello()
+    client.say(opened)
+    worker.end_with(opened, "SERVER")
+    assert client.got(frames.Retry)

@@ -153,3 +153,15 @@ def test_a_deadline_without_its_client_is_a_defect() -> None:
     rig = Rig()
     with pytest.raises(AssertionError):
         rig.broker._greeting.on_client_due(RigClient(rig, 1).id)
+
+
+def test_a_connection_that_names_another_client_leaves_the_first_one() -> None:
+    """It is as good as disconnected, and does not stay for ever."""
+    rig = Rig()
+    first = rig.a_client(pid=None)
+    second = RigClient(rig, rig.number(), pid=None)
+    second.peer = first.peer
+    second.hello()
+    assert len(rig.hub.clients) == 2
+    rig.wait(10.0)
+    assert [client.id for client in rig.hub.clients] == [second.id]

@@ -212,3 +212,21 @@ def test_calls_that_waited_for_a_connection_start_when_it_is_back() -> None:
     assert only(client.got(frames.Queued)).reason == "workers"
     worker.reconnect()
     assert only(worker.got(frames.Start)).call == opened.call
+
+
+def test_an_equal_replacement_moves_to_the_end() -> None:
+    """It is a commit as every other one, as long as it is clear what was replaced."""
+    rig = Rig()
+    rig.a_worker("p")
+    worker = a_manual(rig, "m", "m")
+    other = a_manual(rig, "n", "n")
+    client = rig.a_client()
+    worker.ready("m")
+    assert len(client.got(frames.Event)) == 1
+    client.query("models")
+    assert client.answer() == ["p", "n", "m"]
+    entry = {"provider": "x", "displayName": "X", "settingsNs": "ns", "settingsPath": []}
+    for _ in range(2):
+        other.commit(adapters("n"), directory=({"entries": [entry]},))
+        client.query("models")
+        assert client.answer() == ["p", "n", "m"]
