@@ -1,0 +1,1 @@
+"""Faults at seeded points against real brokers, workers and agents; `make chaos SEED=n`."""
