@@ -1,61 +1,128 @@
-"""What an agent's author writes, as the type checker of that author sees it; it is never run."""
+"""The user's view of the client: type-checked strictly, never run.
+
+A change that breaks this file breaks programs of users.
+"""
 
 from __future__ import annotations
 
-from typing import assert_type
+from collections.abc import Mapping
+from typing import Any, assert_never, assert_type
 
 import trunkline
+from trunkline import (
+    BlockEnd,
+    BlockStart,
+    Code,
+    ContentBlock,
+    Finish,
+    FinishReason,
+    GenerateOptions,
+    GenerateResult,
+    LlmCallConfig,
+    LlmError,
+    LlmFailure,
+    LlmModelInfo,
+    LlmProviderInfo,
+    LlmResolvedModelInfo,
+    LlmRuntime,
+    Message,
+    ReasoningDelta,
+    ResolvedRetryPolicy,
+    RetryEvent,
+    ServedBy,
+    Stream,
+    StreamChunk,
+    TextDelta,
+    TokenUsage,
+    ToolCallDelta,
+    Usage,
+    create_user_message,
+)
+from trunkline_protocol.content import TextBlock
+from trunkline_protocol.messages import UserMessageSource
 
 
-async def stream_chunks(llm: trunkline.LlmRuntime) -> str:
-    """Every chunk has a type that can be told apart."""
-    text = ""
-    async with llm.stream(provider="local", model="m", messages="hello") as stream:
+def shown(chunk: StreamChunk) -> str:
+    """The union is closed: every kind is handled, and the checker knows."""
+    match chunk:
+        case TextDelta() | ReasoningDelta():
+            return assert_type(chunk.text, str)
+        case ToolCallDelta():
+            return chunk.name or chunk.arguments_delta
+        case BlockStart():
+            return chunk.block_type
+        case BlockEnd():
+            assert_type(chunk.block, Mapping[str, object] | None)
+            return ""
+        case Usage():
+            return str(assert_type(chunk.usage, TokenUsage).output_tokens)
+        case Finish():
+            return assert_type(chunk.reason, FinishReason).kind
+        case _:
+            assert_never(chunk)
+
+
+def on_retry(event: RetryEvent) -> None:
+    """An observer."""
+    print(event.type, event.retry.delay_ms, event.retry.failure.code)  # noqa: T201  a user's program
+
+
+async def streaming(llm: LlmRuntime, options: GenerateOptions) -> None:
+    """Every way to read a stream."""
+    async for chunk in llm.stream(options):
+        assert_type(chunk, StreamChunk)
+    async with llm.stream(provider="p", model="m", messages="hi", max_tokens=5) as stream:
+        assert_type(stream, Stream)
         async for chunk in stream:
-            assert_type(chunk, trunkline.StreamChunk)
-            match chunk:
-                case trunkline.TextDelta():
-                    text += assert_type(chunk.text, str)
-                case trunkline.Finish():
-                    assert_type(chunk.reason, trunkline.FinishReason)
-                    assert_type(chunk.reason.failure, trunkline.LlmFailure | None)
-                case trunkline.Usage():
-                    assert_type(chunk.usage, trunkline.TokenUsage)
-                case trunkline.BlockStart() | trunkline.BlockEnd():
-                    pass
-                case trunkline.ReasoningDelta() | trunkline.ToolCallDelta():
-                    pass
-        assert_type(stream.finish, trunkline.FinishReason | None)
-        assert_type(stream.usage, trunkline.TokenUsage | None)
-        assert_type(stream.message(), trunkline.Message)
-    return text
+            shown(chunk)
+        async for chunks in stream.batches():
+            assert_type(chunks, list[StreamChunk])
+    assert_type(stream.finish, FinishReason | None)
+    assert_type(stream.usage, TokenUsage | None)
+    assert_type(stream.served_by, ServedBy | None)
+    assert_type(stream.retry_policy, ResolvedRetryPolicy | None)
+    assert_type(stream.message(), Message)
+    assert_type(stream.attempts, int)
+    stream.cancel()
+    async with llm.stream_blocks(options, recovery="policy", on_retry=on_retry) as blocks:
+        async for block in blocks:
+            assert_type(block, ContentBlock)
+            assert_type(block.type, str)
 
 
-async def generate(llm: trunkline.LlmRuntime, message: trunkline.Message) -> str:
-    """A result is assembled, and its failure is data or an error, as one likes."""
-    options = trunkline.GenerateOptions(provider="local", model="m", messages=(message,))
-    result = await llm.generate(options)
-    assert_type(result, trunkline.GenerateResult)
-    assert_type(result.failure, trunkline.LlmFailure | None)
+async def generating(llm: LlmRuntime) -> str:
+    """One call, assembled; failing is data unless asked otherwise."""
+    messages = [create_user_message([TextBlock(text="hi")], UserMessageSource())]
+    result = await llm.generate({"provider": "p", "model": "m", "messages": messages})
+    assert_type(result, GenerateResult)
+    whole = GenerateOptions(provider="p", model="m", messages=tuple(messages))
+    assert_type(await llm.generate(whole, recovery="none"), GenerateResult)
+    failure = assert_type(result.failure, LlmFailure | None)
+    if failure is not None and failure.code == Code.RATE_LIMIT:
+        return failure.message
     try:
-        return assert_type(result.raise_for_failure().text, str)
-    except trunkline.LlmError as exc:
-        assert_type(exc.failure, trunkline.LlmFailure)
-        return exc.failure.code
+        return result.raise_for_failure().text
+    except LlmError as exc:
+        return exc.code
 
 
-async def stream_blocks(llm: trunkline.LlmRuntime) -> None:
-    """Blocks come whole."""
-    async for block in llm.stream_blocks(provider="local", model="m", messages="hello"):
-        assert_type(block, trunkline.ContentBlock)
-        assert_type(block.type, str)
+async def asking(llm: LlmRuntime) -> None:
+    """Every query."""
+    assert_type(await llm.list_providers(), list[LlmProviderInfo])
+    assert_type(await llm.models(), list[str])
+    assert_type(await llm.list_models("p"), list[LlmModelInfo])
+    assert_type(await llm.resolve_model_info("p", "m"), LlmResolvedModelInfo)
+    config = LlmCallConfig(provider="p", model="m")
+    assert_type(await llm.resolve_call_config(config), LlmCallConfig)
+    assert_type(await llm.provider_retry_policy("p"), ResolvedRetryPolicy)
+    assert_type(await llm.status(), dict[str, Any])
 
 
-async def look_around() -> None:
-    """Catalogs are lists of values."""
-    async with trunkline.connect(name="typed") as llm:
-        assert_type(llm, trunkline.LlmRuntime)
-        providers = assert_type(await llm.list_providers(), list[trunkline.LlmProviderInfo])
-        assert_type(await llm.list_models(providers[0].id), list[trunkline.LlmModelInfo])
-        info = await llm.resolve_model_info(providers[0].id, "m")
-        assert_type(info, trunkline.LlmResolvedModelInfo)
+async def main() -> None:
+    """The shape of a program."""
+    try:
+        async with trunkline.connect(name="agent", timeout_s=1.0) as llm:
+            assert_type(llm, LlmRuntime)
+            await generating(llm)
+    except trunkline.BrokerUnreachableError as exc:
+        print(exc.endpoint)  # noqa: T201  a user's program
