@@ -331,13 +331,20 @@ class Host:
             return  # asked again while the answer is worked out
         task = self._tasks.create_task(self._send_answer(query))
         self._answers[query.query] = task
-        task.add_done_callback(lambda _: self._answers.pop(query.query, None))
+        task.add_done_callback(lambda ended: self._forget_answer(query.query, ended))
 
     def _send_query(self, query: Query) -> None:
         self._control.send(query)
 
     async def _send_answer(self, query: Query) -> None:
-        self._control.send(await self._queries.answer(query))
+        reply = await self._queries.answer(query)
+        # Before the reply is sent: whoever asks again after it is answered again.
+        self._answers.pop(query.query, None)
+        self._control.send(reply)
+
+    def _forget_answer(self, query: QueryId, ended: asyncio.Task[None]) -> None:
+        if self._answers.get(query) is ended:
+            del self._answers[query]
 
     def _count(self, name: str) -> None:
         self._counters[name] += 1
