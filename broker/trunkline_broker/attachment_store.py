@@ -12,7 +12,7 @@ import asyncio
 import fcntl
 import os
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from hashlib import sha256
@@ -87,9 +87,14 @@ class AttachmentStore:
                 if not is_digest(digest) or not entry.is_file(follow_symlinks=False):
                     continue
                 facts = entry.stat(follow_symlinks=False)
-                kind = StoredAttachment(PREFIX + digest, facts.st_size, entry.name == digest)
-                found.append((facts.st_mtime_ns, kind))
-        return _one_each(kind for _, kind in sorted(found, key=lambda each: each[0]))
+                each = StoredAttachment(PREFIX + digest, facts.st_size, entry.name == digest)
+                found.append((facts.st_mtime_ns, each))
+        found.sort(key=lambda each: each[0])
+        whole = {each.attachment for _, each in found if each.is_whole}
+        for name in (each.attachment for _, each in found if not each.is_whole):
+            if name in whole:
+                self._part_path(name).unlink(missing_ok=True)
+        return tuple(each for _, each in found if each.is_whole or each.attachment not in whole)
 
     def perform(self, effect: do.AttachmentEffect) -> None:
         """Have the thread perform an effect, after those that came before."""
@@ -129,15 +134,14 @@ class AttachmentStore:
 
     def _store(self, effect: do.StorePart) -> said.AttachmentEvent:
         name = effect.attachment
+        if not self._is_ours:
+            text = f"another broker holds the attachment store {self._directory}"
+            return self._refused(effect, Code.ATTACHMENT_STORE_FAILED, text)
         try:
-            if not self._is_ours:
-                text = f"another broker holds the attachment store {self._directory}"
-                raise BlockingIOError(text)
             received = self._write(effect)
         except OSError as exc:
             self._unlink(name)
-            why = exc.strerror or str(exc)
-            text = f"the attachment could not be stored: {why}"
+            text = f"the attachment could not be stored: {exc.strerror}"
             return self._refused(effect, Code.ATTACHMENT_STORE_FAILED, text)
         except _UnfitError as exc:
             self._unlink(name)
@@ -201,17 +205,6 @@ class AttachmentStore:
 
     def _part_path(self, name: str) -> Path:
         return self._directory / (digest_of(name) + PART_SUFFIX)
-
-
-def _one_each(found: Iterable[StoredAttachment]) -> tuple[StoredAttachment, ...]:
-    """Return each attachment once; a whole one wins over what is left of an upload."""
-    by_name: dict[str, StoredAttachment] = {}
-    for each in found:
-        known = by_name.get(each.attachment)
-        if known is None or not known.is_whole:
-            by_name.pop(each.attachment, None)
-            by_name[each.attachment] = each
-    return tuple(by_name.values())
 
 
 def _is_locked(descriptor: int) -> bool:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from trunkline_protocol.frames import (
     Committed,
+    HeldAttachment,
     Refused,
     Register,
     Registered,
     Registrations,
     Role,
 )
-from trunkline_protocol.ids import Epoch, Generation, PoolName
-from trunkline_workers.core.effects import ConnectLane, Count, Exit, OpenAdapter, Resolve
+from trunkline_protocol.ids import CallId, Epoch, Generation, PoolName
+from trunkline_workers.core.effects import (
+    ConnectLane,
+    Count,
+    Exit,
+    OpenAdapter,
+    Resolve,
+    UseAttachments,
+)
 from trunkline_workers.core.link import (
     EXIT_ORPHANED,
     EXIT_REFUSED,
@@ -172,3 +182,18 @@ def test_time_in_which_this_process_did_not_run_is_not_silence() -> None:
     assert link.on_tick(100.0, 99.0) == []
     assert link.on_tick(109.0, 0.4) == []
     assert link.on_tick(109.1, 0.4) != []
+
+
+def test_the_directory_of_attachments_comes_with_every_answer() -> None:
+    """A later broker may have another one; one that keeps none names none."""
+    link = a_link()
+    answer = replace(registered(), attachments_dir="/store")
+    assert UseAttachments("/store") in link.on_registered(answer)
+    assert UseAttachments("/other") in link.on_registered(replace(answer, attachments_dir="/other"))
+    assert kinds(link.on_registered(registered())) == ["ConnectLane"]
+
+
+def test_the_greeting_names_the_attachments_of_what_is_held() -> None:
+    held = (HeldAttachment(CallId(bytes(16)), "sha256:x"),)
+    (frame,) = control(a_link().register((), (), held))
+    assert frame.attachments == held

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,11 +12,13 @@ from trunkline_protocol.frames import (
     Bye,
     Committed,
     Heartbeat,
+    HeldAttachment,
     Query,
     QueryCancel,
     Refused,
     Register,
     Registered,
+    Reply,
     Role,
     Who,
     Window,
@@ -30,6 +33,7 @@ from trunkline_workers.core.effects import (
     Pull,
     Resolve,
     SendControl,
+    TakeReply,
 )
 from trunkline_workers.core.link import EXIT_OK, RegistrationSet, WorkerIdentity
 from trunkline_workers.core.worker import WorkerCore
@@ -198,3 +202,21 @@ def test_routes_are_bounded(count: int) -> None:
     for number in range(count):
         load.open(f"r{number}", 0.0).on_chunks(1, 100.0)
     assert len(load.to_dict()) == min(count, MAX_ROUTES + 1)
+
+
+def test_an_answer_of_the_broker_goes_to_whoever_asked() -> None:
+    reply = Reply(QueryId(bytes(16)), body=b"x")
+    assert a_core().on_frame(reply, 0.0) == [TakeReply(reply)]
+
+
+def test_attachments_are_held_by_attempts_that_run() -> None:
+    """An attempt whose finish was sent needs none any more."""
+    core = a_core()
+    core.on_frame(replace(a_start(), attachments=("sha256:a", "sha256:b")), 0.0)
+    core.on_frame(a_start(attempt=1), 0.0)
+    held = (HeldAttachment(CALL, "sha256:a"), HeldAttachment(CALL, "sha256:b"))
+    (frame,) = control(core.on_connected())
+    assert frame.attachments == held
+    core.on_finish(*ME, STOP, None, 0.1)
+    (frame,) = control(core.on_connected())
+    assert frame.attachments == ()
