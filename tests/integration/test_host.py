@@ -95,7 +95,7 @@ class Worker:
         return [json.loads(line)["event"] for line in self.journal.read_text().splitlines()]
 
     async def exited(self) -> int:
-        await until_async(lambda: self.child.poll() is not None, 10.0, "the worker does not end")
+        await until_async(lambda: self.child.poll() is not None, 30.0, "the worker does not end")
         return self.child.returncode
 
     async def start(self, script: dict[str, Any] | None = None, **fields: Any) -> Start:
