@@ -168,9 +168,10 @@ class BrokerMachine(RuleBasedStateMachine):
     @precondition(lambda self: bool(self._of("opening", "open", "tail", "offered")))
     @rule(index=INDEX)
     def open_again(self, index: int) -> None:
+        """Repeat an OPEN whose confirmation is late; no client does that to a new broker."""
         found = self._of("opening", "open", "tail", "offered")
-        if found:
-            seen = found[index % len(found)]
+        seen = found[index % len(found)]
+        if seen.state in {"opening", "offered"} or self.rig.hub.calls.get(seen.frame.call):
             self._learn(seen.client.say(seen.frame))
 
     @precondition(lambda self: bool(self._of("opening", "open", "tail", "backoff", "offered")))
