@@ -19,6 +19,8 @@ from trunkline_protocol.chunks import (
 from trunkline_protocol.failure import LlmFailure
 from trunkline_protocol.retry_policy import DEFAULT_RETRY_POLICY
 
+from tests.support.timing import SLOW
+
 WAITABLE_MS = 60_000
 _REASONS = {"tool_calls": "tool-calls", "length": "max-tokens"}
 
@@ -43,6 +45,9 @@ def misses(outcome: Outcome, expected: dict[str, Any]) -> list[str]:
         if len(wanted) != len(got) or shown != wanted:
             found.append(f"blocks {got}, expected {wanted}")
         found += _check_usage(outcome, expected["chunks"])
+    limit_s = expected.get("within_s")
+    if limit_s is not None and outcome.seconds > limit_s * SLOW:
+        found.append(f"took {outcome.seconds:.2f} s, expected at most {limit_s} s")
     return found
 
 

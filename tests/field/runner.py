@@ -23,6 +23,10 @@ from tests.field.scenarios import SCENARIOS
 from tests.field.ways import KEY, AdapterWay, BrokerWay, Way, broker_way
 
 CASE_LIMIT_S: Final = 60.0
+AT_A_TIME: Final = 6  # most of a slow case is waiting for a limit
+Results = dict[str, list[str] | None]
+"""What was found per way; `None`: not staged there."""
+
 WAYS: Final = ("adapter", "broker")
 
 
@@ -69,8 +73,8 @@ class Report:
         self.counts = {"ok": 0, "MISS": 0, "not run": 0}
         self._out = out
 
-    def add(self, name: str, seconds: float, results: dict[str, list[str] | None]) -> None:
-        """Report one case, with what was found on each way; `None`: not staged there."""
+    def add(self, name: str, seconds: float, results: Results) -> None:
+        """Report one case, with what was found on each way."""
         staged = {way: found for way, found in results.items() if found is not None}
         if not staged:
             self.add_not_run(name, "no stage for this scenario: it is not about an adapter")
@@ -94,24 +98,43 @@ class Report:
 
 
 async def run_file(path: Path, out: Callable[[str], None], ways: Sequence[str] = WAYS) -> int:
-    """Run all cases of a file; returns the exit status."""
+    """Run all cases of a file, a few at a time; returns the exit status.
+
+    Lines come in the order of the file. Scenarios run alone, when no case does.
+    """
     entries = load(path)
     report = Report(out)
     async with AsyncExitStack() as stack:
         open_ways: list[Way] = [AdapterWay()] if "adapter" in ways else []
         if "broker" in ways:
             open_ways.append(await stack.enter_async_context(broker_way(_replays(entries))))
+        slots = asyncio.Semaphore(AT_A_TIME)
+        async with asyncio.TaskGroup() as tasks:
+            early = {
+                id(case): tasks.create_task(_run(case, open_ways, slots))
+                for case in _replays(entries)
+            }
         for case in entries:
             if isinstance(case, NotRun):
                 report.add_not_run(case.name, case.reason)
-                continue
-            start = time.monotonic()
-            results = {way.name: await _run_one(case, way) for way in open_ways}
-            report.add(case.name, time.monotonic() - start, results)
+            else:
+                task = early.get(id(case))
+                seconds, found = task.result() if task else await _run(case, open_ways, slots)
+                report.add(case.name, seconds, found)
         for way in open_ways:
             if isinstance(way, BrokerWay):
                 report.add("logs", 0.0, {way.name: way.leaks()})
     return report.end()
+
+
+async def _run(
+    case: Replay | Scenario, ways: Sequence[Way], slots: asyncio.Semaphore
+) -> tuple[float, Results]:
+    """Run one case on every way; return how long that took and what was found."""
+    async with slots:
+        start = time.monotonic()
+        results = {way.name: await _run_one(case, way) for way in ways}
+        return time.monotonic() - start, results
 
 
 def _replays(entries: Sequence[Entry]) -> list[Replay]:

@@ -11,7 +11,7 @@ import json
 import time
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Protocol
 
 import trunkline
@@ -51,14 +51,15 @@ class Way(Protocol):
 
 @dataclass(frozen=True)
 class AdapterWay:
-    """The adapter in this process."""
+    """The adapter in this process, with further options if wanted."""
 
     name: str = "adapter"
+    changes: Mapping[str, Any] = field(default_factory=dict)
 
     async def call(self, replay: Replay) -> tuple[Outcome, list[Exchange]]:
         """Make the call of a case; return what came out and what the provider saw."""
         async with RawServer(replay.answer) as server:
-            options = _options(server.url, replay.options, [replay])
+            options = _options(server.url, {**replay.options, **self.changes}, [replay])
             adapter = ChatCompletionsAdapter.create(
                 AdapterContext(name="field", options=options, environ={KEY_NAME: KEY})
             )
@@ -77,6 +78,27 @@ class AdapterWay:
             return Outcome(chunks, failure or _failure(chunks), seconds), server.exchanges
 
 
+class FieldServer(RawServer):
+    """A provider for many cases at a time: the model of a request chooses the answer."""
+
+    def __init__(self, replays: Sequence[Replay]) -> None:
+        super().__init__(ANSWER)
+        self._replays = {model_of(replay): replay for replay in replays}
+        self._seen: dict[str, list[Exchange]] = {}
+
+    def take(self, exchange: Exchange) -> Answer:
+        """Note a request and choose its answer."""
+        replay = self._replays.get(model := json.loads(exchange.body).get("model"))
+        if replay is None:
+            return super().take(exchange)
+        self._seen.setdefault(model, []).append(exchange)
+        return replay.answer
+
+    def seen(self, replay: Replay) -> list[Exchange]:
+        """Return the requests of a case."""
+        return self._seen.get(model_of(replay), [])
+
+
 class BrokerWay:
     """Client, broker and worker process."""
 
@@ -84,7 +106,7 @@ class BrokerWay:
         self,
         runtime: trunkline.LlmRuntime,
         broker: BrokerProcess,
-        server: RawServer,
+        server: FieldServer,
         routes: Mapping[str, str],
     ) -> None:
         self.name = "broker"
@@ -96,12 +118,11 @@ class BrokerWay:
 
     async def call(self, replay: Replay) -> tuple[Outcome, list[Exchange]]:
         """Make the call of a case; return what came out and what the provider saw."""
-        seen = self.server.serve(replay.answer)
         start = time.monotonic()
         async with self.runtime.stream(_request(replay, self._routes[replay.name])) as stream:
             chunks = [chunk async for chunk in stream]
         outcome = Outcome(chunks, _failure(chunks), time.monotonic() - start)
-        return outcome, self.server.exchanges[seen:]
+        return outcome, self.server.seen(replay)
 
     def leaks(self) -> list[str]:
         """Return the files of broker and workers that show the key."""
@@ -114,7 +135,7 @@ class BrokerWay:
 @asynccontextmanager
 async def broker_way(replays: Sequence[Replay]) -> AsyncGenerator[BrokerWay]:
     """Start a broker that has a route for every case, and a client of it."""
-    async with RawServer(ANSWER) as server:
+    async with FieldServer(replays) as server:
         pools, routes = _pools(server.url, replays)
         environ = {KEY_NAME: KEY}
         async with (
@@ -153,20 +174,23 @@ def _pools(url: str, replays: Sequence[Replay]) -> tuple[dict[str, str], dict[st
 
 def _options(url: str, changes: Mapping[str, Any], replays: Sequence[Replay]) -> dict[str, Any]:
     """Return the options of a worker that serves some cases."""
-    windows = {replay.context_window for replay in replays} - {None}
     models = [
-        {"id": f"window-{window}", "contextWindow": window}
-        for window in sorted(windows)  # type: ignore[type-var]
+        {"id": model_of(replay), "contextWindow": replay.context_window}
+        for replay in replays
+        if replay.context_window is not None
     ]
     return fast_options(
         url, apiKeyEnv=KEY_NAME, **({"models": models} if models else {}), **changes
     )
 
 
+def model_of(replay: Replay) -> str:
+    """Return the model that a case asks for: no other case has it."""
+    return f"case {replay.name}"
+
+
 def _request(replay: Replay, route: str) -> GenerateOptions:
-    window = replay.context_window
-    model = "m" if window is None else f"window-{window}"
-    return a_request(provider=route, model=model, max_tokens=replay.max_tokens)
+    return a_request(provider=route, model=model_of(replay), max_tokens=replay.max_tokens)
 
 
 def _failure(chunks: Sequence[StreamChunk]) -> LlmFailure | None:

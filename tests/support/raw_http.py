@@ -162,10 +162,13 @@ class _Connection(asyncio.Protocol):
     async def _answer(self, answer: Answer, exchange: Exchange) -> None:
         if answer.gate is not None and answer.gate_after is None:
             await answer.gate.wait()
-        lines = [f"HTTP/1.1 {answer.status} Answer"]
-        lines += [f"{name}: {value}" for name, value in answer.headers.items()]
-        lines.append("transfer-encoding: chunked" if answer.chunked else "connection: close")
-        await self._write(("\r\n".join(lines) + "\r\n\r\n").encode())
+        has_body = answer.status != 204
+        await self._write(_head(answer, has_body=has_body))
+        if has_body:
+            await self._body(answer, exchange)
+            await self._end(answer)
+
+    async def _body(self, answer: Answer, exchange: Exchange) -> None:
         for number, data in enumerate(answer.writes):
             if answer.gate is not None and answer.gate_after == number:
                 await answer.gate.wait()
@@ -175,6 +178,8 @@ class _Connection(asyncio.Protocol):
             exchange.sent += 1
             if answer.interval_s:
                 await asyncio.sleep(answer.interval_s)
+
+    async def _end(self, answer: Answer) -> None:
         if answer.end == "open":
             await asyncio.Event().wait()
         elif answer.end == "cut":  # in the middle of a chunk, or of the length it promised
@@ -198,3 +203,11 @@ class _Connection(asyncio.Protocol):
         sock: socket.socket = self._transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._transport.abort()
+
+
+def _head(answer: Answer, *, has_body: bool) -> bytes:
+    lines = [f"HTTP/1.1 {answer.status} Answer"]
+    lines += [f"{name}: {value}" for name, value in answer.headers.items()]
+    if has_body:
+        lines.append("transfer-encoding: chunked" if answer.chunked else "connection: close")
+    return ("\r\n".join(lines) + "\r\n\r\n").encode()

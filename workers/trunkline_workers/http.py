@@ -408,7 +408,9 @@ def transport_failure(exc: Exception, connect_s: float) -> LlmFailure:
         return LlmFailure(f"the request can't be sent: {exc}", Code.INVALID_REQUEST)
     if isinstance(exc, ValueError) and not isinstance(exc, OSError):
         return LlmFailure(f"the request can't be sent: {exc}", Code.INVALID_REQUEST)
-    kind = type(exc).__name__
+    # aiohttp's own text of an answer that is no HTTP holds the URL.
+    is_answer = isinstance(exc, aiohttp.ClientResponseError)
+    kind, said = type(exc).__name__, " ".join((exc.message if is_answer else str(exc)).split())
     return LlmFailure(
-        f"the connection to the provider failed: {exc or kind} ({kind})", Code.TRANSPORT
+        f"the connection to the provider failed: {said or kind} ({kind})", Code.TRANSPORT
     )

@@ -3,8 +3,8 @@
 It does no I/O and does not know what a payload means, nor that `[DONE]` ends a chat-completions
 stream. It follows the WHATWG rules (HTML standard, 9.2.6) with these choices: a CR ends its line at
 once instead of waiting for the byte after it, events without data are not dispatched, and of the
-other fields only `event: error` is told apart. Payloads stay bytes, since a character may be split
-over two reads and the JSON decoder checks UTF-8 itself.
+names of events only errors and keep-alives are told apart. Payloads stay bytes, since a character
+may be split over two reads and the JSON decoder checks UTF-8 itself.
 
 The work is linear: bytes of an unfinished line are kept as they came and joined once.
 """
@@ -19,12 +19,17 @@ MAX_EVENT_BYTES: Final = 16 * 1024 * 1024  # one event; inline images of provide
 STRAY_BYTES: Final = 4096  # kept of lines that are no field: enough for an error envelope
 
 _BOM: Final = b"\xef\xbb\xbf"
+_KEEP_ALIVES: Final = frozenset({b"ping", b"heartbeat", b"keepalive", b"keep-alive"})
 _OTHER_FIELDS: Final = frozenset({b"event", b"id", b"retry"})
 _LINE_END: Final = re.compile(rb"\r\n|\n|\r")
 
 
 class ErrorEvent(bytes):
     """The payload of an event whose `event:` field is `error`; equal to its bytes."""
+
+
+class KeepAliveEvent(bytes):
+    """The payload of an event that is named as a keep-alive; equal to its bytes."""
 
 
 class EventTooLargeError(ValueError):
@@ -43,7 +48,7 @@ class SseDecoder:
         "_at_start",
         "_data",
         "_data_bytes",
-        "_is_error",
+        "_name",
         "_on_comment",
         "_parts",
         "_parts_bytes",
@@ -65,7 +70,7 @@ class SseDecoder:
         self._parts: list[bytes] = []  # the unfinished line, as it came
         self._parts_bytes = 0
         self._data: list[bytes] = []  # data lines of the unfinished event
-        self._is_error = False  # the unfinished event says that it is an error
+        self._name = b""  # of the unfinished event
         self._data_bytes = 0  # one per line more than the texts, so that empty lines count too
         self._stray = b""
         self._at_start = True
@@ -98,7 +103,7 @@ class SseDecoder:
         if b"\r" in data:
             self._skip_lf = data.endswith(b"\r")
             return self._lines(_LINE_END.split(data))
-        if self._data or self._is_error:
+        if self._data or self._name:
             return self._lines(data.split(b"\n"))
         return self._events(data)
 
@@ -141,7 +146,7 @@ class SseDecoder:
             elif self._data:
                 out.append(self._take())
             else:
-                self._is_error = False
+                self._name = b""
         self._keep(rest)
         return out
 
@@ -159,7 +164,7 @@ class SseDecoder:
         elif name in _OTHER_FIELDS:
             self.has_events = True
             if name == b"event":
-                self._is_error = value.strip() == b"error"
+                self._name = value.strip()
         elif len(self._stray) < STRAY_BYTES:
             self._stray += line[: STRAY_BYTES - len(self._stray)] + b"\n"
 
@@ -168,10 +173,10 @@ class SseDecoder:
         payload = self._data[0] if len(self._data) == 1 else b"\n".join(self._data)
         self._data.clear()
         self._data_bytes = 0
-        if self._is_error:
-            self._is_error = False
+        name, self._name = self._name, b""
+        if name == b"error":
             return ErrorEvent(payload)
-        return payload
+        return KeepAliveEvent(payload) if name in _KEEP_ALIVES else payload
 
     def _join(self) -> bytes:
         """Take the kept beginning of a line."""

@@ -7,6 +7,7 @@ usage and `[DONE]`, then a normal end, whether or not the connection closes.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from typing import Final, Protocol
 
@@ -88,6 +89,7 @@ class _Reader:
         self._grace_s = grace_s
         self._decoder = SseDecoder()
         self._has_begun = False
+        self._grace_left_s = grace_s  # for waiting, since the last content
 
     async def next_chunks(self) -> list[StreamChunk]:
         """Take one read."""
@@ -100,14 +102,23 @@ class _Reader:
         elif translator.finish_reason is None:
             data = await response.read()
         else:
-            data = await response.read_within(self._grace_s)
+            data = await self._read_within_grace()
         if not data:
             return _at_end(self._decoder, translator)
         moves = translator.moves
         chunks = _fed(translator, self._decoder.feed(data))
         if translator.moves != moves:
+            self._grace_left_s = self._grace_s
             response.progressed()
         return chunks
+
+    async def _read_within_grace(self) -> bytes | None:
+        """Read what follows a finish reason; keep-alives use the grace up, content restarts it."""
+        loop = asyncio.get_running_loop()
+        start_s = loop.time()
+        data = await self._response.read_within(self._grace_left_s)
+        self._grace_left_s -= loop.time() - start_s
+        return data
 
 
 def _fed(translator: ResponseTranslator, payloads: list[bytes]) -> list[StreamChunk]:

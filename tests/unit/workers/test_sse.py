@@ -10,6 +10,7 @@ from trunkline_workers.sse import (
     STRAY_BYTES,
     ErrorEvent,
     EventTooLargeError,
+    KeepAliveEvent,
     SseDecoder,
 )
 
@@ -76,6 +77,16 @@ def test_events_that_say_error_are_told_apart() -> None:
         (b"d", True),
         (b"e", False),
     ]
+
+
+def test_events_that_are_named_as_keep_alives_are_told_apart() -> None:
+    """A keep-alive by name may say anything; the next event has no name again."""
+    decoder = SseDecoder()
+    payloads = decoder.feed(
+        b"event: heartbeat\ndata: ping\n\ndata: a\n\nevent: ping\n\ndata: b\n\n"
+    )
+    assert [type(payload) for payload in payloads] == [KeepAliveEvent, bytes, bytes]
+    assert payloads == [b"ping", b"a", b"b"]
 
 
 def test_comments_are_counted_and_handed_out() -> None:

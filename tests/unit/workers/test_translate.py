@@ -483,16 +483,30 @@ def test_what_only_looks_like_an_error_is_none(payload: dict[str, Any]) -> None:
         b"{",
         b"[done]",
         b"\xff",
-        b'{"choices":[{"delta":{"content":"\xff"}}]}',
-        b'{"x":NaN}',
         b'{"x":' + b"[" * 3000,
     ],
 )
 def test_payloads_of_the_wrong_shape_are_malformed(payload: bytes) -> None:
-    """Never a raw exception, never a replacement character."""
+    """Never a raw exception."""
     result = Result(chunk({"content": "x"}), payload, DONE)
     assert result.thrown is not None
     assert result.thrown.code == "MALFORMED_RESPONSE"
+
+
+@pytest.mark.parametrize("rules", [LENIENT, EXACT])
+def test_half_a_character_is_replaced(rules: ResponseRules) -> None:
+    """Tokenizers cut characters; the text goes on."""
+    payload = b'{"choices":[{"delta":{"content":"a\xe4b"}}]}'
+    assert Result(payload, DONE, rules=rules).blocks == [{"type": "text", "text": "a\ufffdb"}]
+
+
+def test_numbers_that_json_does_not_have() -> None:
+    """Python's servers write them into logprobs; DeepSeek's API has none."""
+    payload = b'{"choices":[{"delta":{"content":"a"},"logprobs":[NaN,-Infinity]}]}'
+    assert Result(payload, DONE).blocks == [{"type": "text", "text": "a"}]
+    strict = Result(payload, DONE, rules=EXACT)
+    assert strict.thrown is not None
+    assert strict.thrown.code == "MALFORMED_RESPONSE"
 
 
 def test_deep_nesting_of_an_extra_is_harmless() -> None:

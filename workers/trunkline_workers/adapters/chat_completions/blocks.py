@@ -71,6 +71,15 @@ class CallState:
             and _is_json(text)
         )
 
+    def is_whole(self) -> bool:
+        """Tell whether the arguments so far are a complete JSON object."""
+        # The last piece is looked at first: a call that only repeats its name is judged cheaply.
+        return (
+            bool(self.parts)
+            and self.parts[-1].rstrip().endswith("}")
+            and _is_json(self.arguments())
+        )
+
     def arguments(self) -> str:
         """Return the raw JSON text so far."""
         return "".join(self.parts)

@@ -19,6 +19,7 @@ from trunkline_protocol.failure import Code, LlmFailure
 from trunkline_workers.adapters.chat_completions.blocks import CallState, OpenBlocks
 from trunkline_workers.adapters.chat_completions.details import ReasoningDetails
 from trunkline_workers.adapters.chat_completions.profiles import ResponseRules
+from trunkline_workers.adapters.chat_completions.repair import DONE, is_whole, taken_apart
 from trunkline_workers.adapters.chat_completions.think import ThinkSplitter
 from trunkline_workers.adapters.chat_completions.usage import UsageReader
 from trunkline_workers.adapters.chat_completions.wire import (
@@ -32,9 +33,8 @@ from trunkline_workers.adapters.chat_completions.wire import (
     decode_untyped,
     find_error,
 )
-from trunkline_workers.sse import ErrorEvent
+from trunkline_workers.sse import ErrorEvent, KeepAliveEvent
 
-DONE: Final = b"[DONE]"
 REPLAY_VERSION: Final = 1
 
 # The API's own words. Everything else is an error of that name.
@@ -60,6 +60,7 @@ _LENIENT_CODES: Final[Mapping[str, str]] = MappingProxyType(
         **dict.fromkeys(("error", "network_error", "abort", "aborted"), Code.SERVER),
     }
 )
+_NO_REASONS: Final = frozenset({"null", "none"})  # gateways that print what they have not
 
 
 class Translator:
@@ -134,20 +135,20 @@ class Translator:
                 self._blocks.add_text(text, out)
             else:
                 if isinstance(payload, ErrorEvent) and not chunk.error:
-                    chunk.error = decode_untyped(payload)
+                    chunk.error = decode_untyped(payload, lenient=lenient)
                 self._take(chunk, out)
         return out
 
     def _on_malformed(
         self, payload: bytes, exc: MalformedPayloadError, out: list[StreamChunk], *, lenient: bool
     ) -> None:
-        """Take a payload that is no JSON: an error in words, or events that ran together."""
+        """Take a payload that is no chunk: an error in words, or events that ran together."""
         if isinstance(payload, ErrorEvent):
             self._fail(self._classify(payload.decode(errors="replace")), out)
-            return
-        lines = payload.split(b"\n") if lenient else []
-        if len(lines) > 1 and all(not line or _is_whole(line) for line in lines):
-            out += self._feed(lines, lenient=lenient)  # a server without blank lines
+        elif lenient and isinstance(payload, KeepAliveEvent):
+            pass  # whatever a server says in it, nothing is meant
+        elif lenient and (parts := taken_apart(payload)):
+            out += self._feed(parts, lenient=True)
         else:
             self._fail(LlmFailure(str(exc), Code.MALFORMED_RESPONSE), out)
 
@@ -163,7 +164,7 @@ class Translator:
             error found in `stray` or to `STREAM_CLOSED`.
         """
         out: list[StreamChunk] = []
-        if pending and not self.is_done and _is_whole(pending):
+        if pending and not self.is_done and is_whole(pending):
             out = self.feed([pending])
         if self.is_done:
             return out
@@ -178,7 +179,11 @@ class Translator:
 
     def whole(self, body: bytes) -> list[StreamChunk]:
         """Take a JSON answer that came instead of a stream."""
-        out = self._feed([body], lenient=True)
+        out: list[StreamChunk] = []
+        try:
+            self._take(decode(body, lenient=True), out)
+        except MalformedPayloadError as exc:
+            self._fail(LlmFailure(str(exc), Code.MALFORMED_RESPONSE), out)
         if self.is_done:
             return out
         if not self._blocks and self.finish_reason is None:
@@ -226,13 +231,18 @@ class Translator:
         if self.is_done:
             return
         delta = choice.delta
-        if delta is not None:
+        # Some servers say the whole answer again behind its pieces.
+        if delta is not None and not (choice.is_whole and self._blocks):
             self._take_delta(delta, out)
-        if choice.finish_reason:
-            self.moves += 1
+        if choice.finish_reason and not self._is_no_reason(choice.finish_reason):
+            if self.finish_reason is None:
+                self.moves += 1
             self.finish_reason = choice.finish_reason
         if choice.usage:
             self._usage.take(choice.usage)
+
+    def _is_no_reason(self, word: str) -> bool:
+        return self._rules.lenient and word.lower() in _NO_REASONS
 
     def _take_delta(self, delta: Delta, out: list[StreamChunk]) -> None:
         before = len(out)
@@ -271,6 +281,8 @@ class Translator:
         function = piece.function
         name = function.name if function is not None else None
         call = self._find_call(piece.index, piece.id, name)
+        if call is not None and self._begins_another(call, piece):
+            call = None
         if call is None:
             call = self._blocks.open_call(out)
             if piece.index is not None:
@@ -310,6 +322,18 @@ class Translator:
         last = known[-1]
         is_indexed = any(call is last for call in self._by_index.values())
         return last if index is None or not is_indexed else None
+
+    def _begins_another(self, call: CallState, piece: ToolCall) -> bool:
+        """Tell whether a named piece is a second call under the index of one that is complete.
+
+        Gemini sends every call whole, with index 0 and no id. Whoever only repeats the name sends
+        pieces, behind which the call is not complete; an exact repeat is none of either.
+        """
+        function = piece.function
+        if not self._rules.repairs_tool_calls or piece.id or function is None or not function.name:
+            return False
+        text = function.arguments or ""
+        return text.startswith("{") and call.is_whole() and call.arguments() != text
 
     def _by_id(self, index: int | None, call_id: str, name: str | None) -> CallState | None:
         """Find a call by its id; under a new index, a name makes it another call."""
@@ -437,16 +461,6 @@ def _only_text(chunk: Chunk) -> str | None:
     ):
         return None
     return delta.content
-
-
-def _is_whole(payload: bytes) -> bool:
-    """Tell whether an event without its blank line is complete by its own framing."""
-    if payload == DONE:
-        return True
-    try:
-        return isinstance(decode_untyped(payload), dict)
-    except MalformedPayloadError:
-        return False
 
 
 _LINES: Final = re.compile(rb"[\r\n]+")

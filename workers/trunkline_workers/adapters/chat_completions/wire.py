@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from typing import Final, NoReturn, cast
 
 import msgspec
@@ -66,6 +67,8 @@ class Choice(msgspec.Struct, gc=False):
     usage: dict[str, object] | None = None
     error: object = None
     message: object = None
+    text: object = None
+    is_whole: bool = False  # `delta` holds the whole answer and no piece of it
 
 
 class Chunk(msgspec.Struct, gc=False):
@@ -94,20 +97,22 @@ def decode(payload: bytes, *, lenient: bool = True) -> Chunk:
     try:
         chunk = _typed(payload)
     except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
-        return read_untyped(decode_untyped(payload), lenient=lenient)
+        return read_untyped(decode_untyped(payload, lenient=lenient), lenient=lenient)
     choices = chunk.choices
     if choices is None:
         if chunk.usage is None or chunk.error is not None:
-            return read_untyped(decode_untyped(payload), lenient=lenient)
+            return read_untyped(decode_untyped(payload, lenient=lenient), lenient=lenient)
     elif lenient and choices and _is_odd(choices[0]):
-        return read_untyped(decode_untyped(payload), lenient=True)
+        return read_untyped(decode_untyped(payload, lenient=True), lenient=True)
     return chunk
 
 
 def _is_odd(choice: Choice) -> bool:
     """Tell whether a choice needs the untyped reader although it fits the types."""
     delta = choice.delta
-    return choice.message is not None if delta is None else delta.function_call is not None
+    if delta is None:
+        return choice.message is not None or choice.text is not None
+    return delta.function_call is not None
 
 
 # --- the untyped reader -----------------------------------------------------------------------
@@ -118,22 +123,31 @@ def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is no JSON")
 
 
-def _loads(text: str) -> object:
-    return cast("object", json.loads(text, parse_constant=_no_constant))
+_strict: Final = json.JSONDecoder(parse_constant=_no_constant).decode
+# Python's servers write NaN and Infinity into logprobs.
+_lenient: Final = json.JSONDecoder(parse_constant=lambda _: None, strict=False).decode
 
 
-def decode_untyped(payload: bytes) -> object:
-    """Decode a payload to plain values; lone surrogates in escapes are kept.
+def decode_untyped(payload: bytes, *, lenient: bool = False) -> object:
+    """Decode a payload to plain values.
+
+    Lone surrogates in escapes are kept; bytes that are no UTF-8 become U+FFFD, as everywhere on
+    the web.
+
+    Args:
+        payload: the data of one event.
+        lenient: NaN and its like become null, and texts may hold control characters.
 
     Raises:
-        MalformedPayloadError: not UTF-8 or not JSON.
+        MalformedPayloadError: not JSON.
     """
+    loads: Callable[[str], object] = _lenient if lenient else _strict
     try:
-        text = payload.decode()
+        text = payload.decode(errors="replace")
         try:
-            return _loads(text)
+            return loads(text)
         except RecursionError:
-            return _loads(_shallow(text))
+            return loads(_shallow(text))
     except (ValueError, RecursionError) as exc:
         shown = payload[:_MESSAGE_SHOWN].decode(errors="replace")
         raise MalformedPayloadError(f"not a JSON payload: {shown}") from exc
@@ -200,18 +214,22 @@ _SIGNS: Final = ("code", "error_code", "status_code", "statusCode")
 def find_error(data: dict[str, object]) -> object:
     """Return what a payload says went wrong, or `None`.
 
-    Besides `error` itself: vLLM's `{"object": "error", "message": …}`, FastAPI's `detail`, and a
-    `message` with a code in a payload that has neither choices nor usage.
+    Besides `error` itself: vLLM's `{"object": "error", "message": …}`, FastAPI's `detail`,
+    MiniMax's `base_resp`, and a `message` with a code in a payload that has neither choices nor
+    usage.
     """
     error = data.get("error")
     if error:
         return error
     if data.get("object") == "error" or data.get("type") == "error":
         return data
-    if "choices" in data or "usage" in data:
+    if data.get("choices") is not None or data.get("usage") is not None:
         return None
     if data.get("detail") or data.get("errors"):
         return data
+    base = data.get("base_resp")
+    if isinstance(base, dict) and (code := cast("dict[str, object]", base).get("status_code")):
+        return {"code": code, "message": cast("dict[str, object]", base).get("status_msg")}
     return data if data.get("message") and any(data.get(key) for key in _SIGNS) else None
 
 
@@ -220,6 +238,7 @@ def _choice(value: object, *, lenient: bool) -> Choice:
         raise MalformedPayloadError(f"choices: an object is required, not {_kind(value)}")
     data = cast("dict[str, object]", value)
     raw = data.get("delta")
+    is_whole = lenient and not raw and bool(data.get("message"))
     if lenient and not raw:
         raw = data.get("message") or _legacy_text(data)
     delta = None if raw is None else _delta(raw, lenient=lenient)
@@ -228,6 +247,7 @@ def _choice(value: object, *, lenient: bool) -> Choice:
         finish_reason=_finish_reason(data.get("finish_reason")),
         usage=_map(data.get("usage")),
         error=data.get("error"),
+        is_whole=is_whole,
     )
 
 
