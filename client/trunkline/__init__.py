@@ -47,30 +47,95 @@ if TYPE_CHECKING:
         RemoteProtocolError,
         TrunklineError,
     )
-    from trunkline_protocol.finish import FinishReason, ReplayEnvelope, TokenUsage
+    from trunkline_protocol.finish import (
+        FinishReason,
+        ReplayEnvelope,
+        TokenUsage,
+    )
     from trunkline_protocol.messages import (
         Message,
         MessageSource,
+        bound_context_summary,
         create_assistant_message,
         create_message,
         create_tool_result_message,
         create_user_message,
+        freeze_message,
     )
-    from trunkline_protocol.models import LlmModelInfo, LlmProviderInfo, LlmResolvedModelInfo
-    from trunkline_protocol.options import GenerateOptions, LlmCallConfig, ToolSchema
+    from trunkline_protocol.models import (
+        LlmConfigurableProvider,
+        LlmDiscoveredModel,
+        LlmModelContext,
+        LlmModelDiscoveryRequest,
+        LlmModelInfo,
+        LlmModelReasoningInfo,
+        LlmProviderInfo,
+        LlmReasoningEffortInfo,
+        LlmResolvedModelInfo,
+    )
+    from trunkline_protocol.options import (
+        GenerateOptions,
+        LlmCallConfig,
+        LlmCallConfigAdapterDefaults,
+        ToolSchema,
+        call_config_equals,
+    )
     from trunkline_protocol.retry_policy import (
         AlwaysRetryPolicy,
         NormalRetryPolicy,
         ResolvedRetryPolicy,
+        policy_key,
     )
     from trunkline_protocol.version import __version__
 
     from trunkline.core.effects import RetryNotice
-    from trunkline.errors import BrokerRefusedError, BrokerUnreachableError, ForkedClientError
-    from trunkline.runtime import LlmRuntime, connect
-    from trunkline.stream import BlockStream, GenerateResult, RetryEvent, ServedBy, Stream
+    from trunkline.errors import (
+        BrokerRefusedError,
+        BrokerUnreachableError,
+        ForkedClientError,
+    )
+    from trunkline.events import AdapterUpdates
+    from trunkline.marker import (
+        is_agent_loop_request,
+        mark_agent_loop_request,
+    )
+    from trunkline.middleware import (
+        GenerateListener,
+        NextResult,
+        NextStream,
+        StreamListener,
+    )
+    from trunkline.prepared import PreparedLlmCall
+    from trunkline.runtime import (
+        LlmRuntime,
+        connect,
+    )
+    from trunkline.stream import (
+        BlockStream,
+        GenerateResult,
+        RetryEvent,
+        ServedBy,
+        Stream,
+    )
+    from trunkline.sync import (
+        SyncRuntime,
+        connect_sync,
+    )
+    from trunkline.sync_listeners import (
+        SyncGenerateListener,
+        SyncNextResult,
+        SyncNextStream,
+        SyncStreamListener,
+    )
+    from trunkline.sync_stream import (
+        SyncAdapterUpdates,
+        SyncBlockStream,
+        SyncPreparedLlmCall,
+        SyncStream,
+    )
 
 __all__ = [
+    "AdapterUpdates",
     "AlwaysRetryPolicy",
     "BlockAssembler",
     "BlockEnd",
@@ -83,21 +148,32 @@ __all__ = [
     "Finish",
     "FinishReason",
     "ForkedClientError",
+    "GenerateListener",
     "GenerateOptions",
     "GenerateResult",
     "ImageAttachment",
     "ImageBlock",
     "LlmCallConfig",
+    "LlmCallConfigAdapterDefaults",
+    "LlmConfigurableProvider",
+    "LlmDiscoveredModel",
     "LlmError",
     "LlmFailure",
+    "LlmModelContext",
+    "LlmModelDiscoveryRequest",
     "LlmModelInfo",
+    "LlmModelReasoningInfo",
     "LlmProviderInfo",
+    "LlmReasoningEffortInfo",
     "LlmResolvedModelInfo",
     "LlmRuntime",
     "LocalProtocolError",
     "Message",
     "MessageSource",
+    "NextResult",
+    "NextStream",
     "NormalRetryPolicy",
+    "PreparedLlmCall",
     "ProtocolError",
     "ReasoningBlock",
     "ReasoningDelta",
@@ -109,6 +185,16 @@ __all__ = [
     "ServedBy",
     "Stream",
     "StreamChunk",
+    "StreamListener",
+    "SyncAdapterUpdates",
+    "SyncBlockStream",
+    "SyncGenerateListener",
+    "SyncNextResult",
+    "SyncNextStream",
+    "SyncPreparedLlmCall",
+    "SyncRuntime",
+    "SyncStream",
+    "SyncStreamListener",
     "TextBlock",
     "TextDelta",
     "TokenUsage",
@@ -119,14 +205,21 @@ __all__ = [
     "TrunklineError",
     "Usage",
     "__version__",
+    "bound_context_summary",
+    "call_config_equals",
     "chunk_from_dict",
     "chunk_to_dict",
     "connect",
+    "connect_sync",
     "create_assistant_message",
     "create_message",
     "create_tool_result_message",
     "create_user_message",
+    "freeze_message",
+    "is_agent_loop_request",
     "is_token_delta",
+    "mark_agent_loop_request",
+    "policy_key",
 ]
 
 _MODULES: Final = {
@@ -162,27 +255,91 @@ _MODULES: Final = {
         "RemoteProtocolError",
         "TrunklineError",
     ),
-    "trunkline_protocol.finish": ("FinishReason", "ReplayEnvelope", "TokenUsage"),
+    "trunkline_protocol.finish": (
+        "FinishReason",
+        "ReplayEnvelope",
+        "TokenUsage",
+    ),
     "trunkline_protocol.messages": (
         "Message",
         "MessageSource",
+        "bound_context_summary",
         "create_assistant_message",
         "create_message",
         "create_tool_result_message",
         "create_user_message",
+        "freeze_message",
     ),
-    "trunkline_protocol.models": ("LlmModelInfo", "LlmProviderInfo", "LlmResolvedModelInfo"),
-    "trunkline_protocol.options": ("GenerateOptions", "LlmCallConfig", "ToolSchema"),
+    "trunkline_protocol.models": (
+        "LlmConfigurableProvider",
+        "LlmDiscoveredModel",
+        "LlmModelContext",
+        "LlmModelDiscoveryRequest",
+        "LlmModelInfo",
+        "LlmModelReasoningInfo",
+        "LlmProviderInfo",
+        "LlmReasoningEffortInfo",
+        "LlmResolvedModelInfo",
+    ),
+    "trunkline_protocol.options": (
+        "GenerateOptions",
+        "LlmCallConfig",
+        "LlmCallConfigAdapterDefaults",
+        "ToolSchema",
+        "call_config_equals",
+    ),
     "trunkline_protocol.retry_policy": (
         "AlwaysRetryPolicy",
         "NormalRetryPolicy",
         "ResolvedRetryPolicy",
+        "policy_key",
     ),
     "trunkline_protocol.version": ("__version__",),
     "trunkline.core.effects": ("RetryNotice",),
-    "trunkline.errors": ("BrokerRefusedError", "BrokerUnreachableError", "ForkedClientError"),
-    "trunkline.runtime": ("LlmRuntime", "connect"),
-    "trunkline.stream": ("BlockStream", "GenerateResult", "RetryEvent", "ServedBy", "Stream"),
+    "trunkline.errors": (
+        "BrokerRefusedError",
+        "BrokerUnreachableError",
+        "ForkedClientError",
+    ),
+    "trunkline.events": ("AdapterUpdates",),
+    "trunkline.marker": (
+        "is_agent_loop_request",
+        "mark_agent_loop_request",
+    ),
+    "trunkline.middleware": (
+        "GenerateListener",
+        "NextResult",
+        "NextStream",
+        "StreamListener",
+    ),
+    "trunkline.prepared": ("PreparedLlmCall",),
+    "trunkline.runtime": (
+        "LlmRuntime",
+        "connect",
+    ),
+    "trunkline.stream": (
+        "BlockStream",
+        "GenerateResult",
+        "RetryEvent",
+        "ServedBy",
+        "Stream",
+    ),
+    "trunkline.sync": (
+        "SyncRuntime",
+        "connect_sync",
+    ),
+    "trunkline.sync_listeners": (
+        "SyncGenerateListener",
+        "SyncNextResult",
+        "SyncNextStream",
+        "SyncStreamListener",
+    ),
+    "trunkline.sync_stream": (
+        "SyncAdapterUpdates",
+        "SyncBlockStream",
+        "SyncPreparedLlmCall",
+        "SyncStream",
+    ),
 }
 _HOMES: Final = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -10,8 +10,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, cast
 from uuid import uuid4
 
+from trunkline_protocol.codec import pack_body
 from trunkline_protocol.failure import LocalProtocolError
+from trunkline_protocol.frozen import nests_deeper
+from trunkline_protocol.limits import MAX_BODY_BYTES, MAX_BODY_DEPTH
 from trunkline_protocol.messages import Message
+from trunkline_protocol.models import LlmModelDiscoveryRequest
 from trunkline_protocol.options import GenerateOptions, LlmCallConfig
 
 MessageLike = Message | Mapping[str, Any] | str
@@ -101,3 +105,54 @@ def config_from(config: LlmCallConfig | Mapping[str, Any]) -> LlmCallConfig:
         return LlmCallConfig.from_dict(config)
     except ValueError as exc:
         raise LocalProtocolError(str(exc)) from None  # one text says it all
+
+
+def draft_from(draft: LlmModelDiscoveryRequest | Mapping[str, Any]) -> LlmModelDiscoveryRequest:
+    """Return what a model discovery is asked.
+
+    Raises:
+        LocalProtocolError: a field is wrong; names it and never shows it.
+    """
+    if isinstance(draft, LlmModelDiscoveryRequest):
+        return draft
+    try:
+        return LlmModelDiscoveryRequest.from_dict(draft)
+    except ValueError as exc:
+        raise LocalProtocolError(str(exc)) from None  # one text says it all
+
+
+def packed_argument(op: str, argument: object) -> bytes:
+    """Return the body of a question.
+
+    Raises:
+        LocalProtocolError: no MessagePack form, too deep or too large; names the key.
+    """
+    if argument is None:
+        return b""
+    entries = _entries(argument)
+    if nests_deeper(argument, MAX_BODY_DEPTH):
+        deep = (key for key in entries if nests_deeper(entries[key], MAX_BODY_DEPTH - 1))
+        raise LocalProtocolError(f"{next(deep, op)}: nested deeper than {MAX_BODY_DEPTH} levels")
+    try:
+        body = pack_body(argument)
+    except (TypeError, ValueError, OverflowError):
+        bad = next((key for key in entries if not _has_form(entries[key])), op)
+        raise LocalProtocolError(f"{bad}: the value has no MessagePack form") from None
+    if len(body) > MAX_BODY_BYTES:
+        largest = max(entries, key=lambda key: len(pack_body(entries[key])), default=op)
+        raise LocalProtocolError(
+            f"{largest}: the question has {len(body)} bytes, at most {MAX_BODY_BYTES} are allowed"
+        )
+    return body
+
+
+def _entries(argument: object) -> Mapping[str, object]:
+    return cast("Mapping[str, object]", argument) if isinstance(argument, dict) else {}
+
+
+def _has_form(value: object) -> bool:
+    try:
+        pack_body(value)
+    except (TypeError, ValueError, OverflowError):
+        return False
+    return True

@@ -5,31 +5,34 @@ It turns what an application writes into requests and questions; `shell` carries
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, overload
 
 from trunkline_protocol.attachments import attachments_in, is_attachment_id
-from trunkline_protocol.codec import pack_body, unpack_body
+from trunkline_protocol.codec import unpack_body
 from trunkline_protocol.failure import LlmError, LocalProtocolError
-from trunkline_protocol.ids import RouteName
+from trunkline_protocol.ids import LeaseId, RouteName
 from trunkline_protocol.limits import CONNECT_TIMEOUT_S, MAX_LIST_ENTRIES, MAX_NAME_BYTES
-from trunkline_protocol.models import LlmModelInfo, LlmProviderInfo, LlmResolvedModelInfo
 from trunkline_protocol.options import GenerateOptions, LlmCallConfig, options_to_wire
-from trunkline_protocol.retry_policy import ResolvedRetryPolicy
 
-from trunkline import queries, request
+from trunkline import request
 from trunkline.attachments import Attachments
 from trunkline.core.stream_state import CallRequest
 from trunkline.endpoint import checked_endpoint, default_endpoint
+from trunkline.events import AdapterUpdates, Observer
+from trunkline.listened import ListenedStream
+from trunkline.middleware import GenerateListener, StreamListener, Waterfalls
+from trunkline.prepared import PreparedLlmCall, prepare
+from trunkline.queries import DEFAULT_QUERY_TIMEOUT_S, RuntimeQueries
 from trunkline.shell import Shell
 from trunkline.stream import BlockStream, GenerateResult, RetryObserver, Stream, collect
 
 Recovery = Literal["none", "policy"]
-DEFAULT_QUERY_TIMEOUT_S: Final = 30.0
+MAX_QUERY_TIMEOUT_S: Final = 600.0  # a broker waits no longer
 
 
-class LlmRuntime:
+class LlmRuntime(RuntimeQueries):
     """A connection to the broker; made by `trunkline.connect`, used on one event loop.
 
     Leaving its context ends every open stream in `aborted` and waits until the broker has heard of
@@ -46,6 +49,7 @@ class LlmRuntime:
         self._timeout_s = timeout_s
         self._shell = Shell(self.endpoint, name)
         self._attachments = Attachments(self)
+        self._waterfalls = Waterfalls()
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -103,8 +107,12 @@ class LlmRuntime:
                 runtime is not usable here. A failing call raises nothing: it is a finish.
         """
         self._shell.check_usable()
-        asked = self._request(request.options_from(options, fields), recovery, replayable=False)
-        return Stream(self._shell, asked, on_retry)
+        asked = request.options_from(options, fields)
+
+        def dispatch(one: GenerateOptions) -> Stream:
+            return Stream(self._shell, self._request(one, recovery), on_retry)
+
+        return self._through_listeners(asked, dispatch)
 
     async def generate(
         self,
@@ -127,8 +135,15 @@ class LlmRuntime:
             ValueError: the adapter left a block open that deltas cannot build.
         """
         self._shell.check_usable()
-        asked = self._request(request.options_from(options, fields), recovery, replayable=True)
-        return await collect(Stream(self._shell, asked, on_retry))
+        asked = request.options_from(options, fields)
+
+        def dispatch(one: GenerateOptions) -> Stream:
+            return Stream(self._shell, self._request(one, recovery, replayable=True), on_retry)
+
+        async def generated(one: GenerateOptions) -> GenerateResult:
+            return await collect(self._through_listeners(one, dispatch, is_held=True))
+
+        return await self._waterfalls.around_generate(generated)(asked)
 
     def stream_blocks(
         self,
@@ -142,20 +157,125 @@ class LlmRuntime:
         """Return one model call as a stream of completed blocks; arguments as `stream`."""
         return BlockStream(self.stream(options, recovery=recovery, on_retry=on_retry, **fields))
 
+    async def prepare_call(
+        self,
+        config: LlmCallConfig | Mapping[str, Any],
+        *,
+        timeout_s: float = DEFAULT_QUERY_TIMEOUT_S,
+    ) -> PreparedLlmCall:
+        """Resolve a call under the registration that will serve it, and have that held for it.
+
+        Args:
+            config: provider, model and what the caller sets; a map may have camelCase or
+                snake_case keys.
+            timeout_s: seconds.
+
+        Raises:
+            LlmError: `NO_ADAPTER`, `UNSUPPORTED_REASONING_EFFORT`, `INVALID_MODEL_*`, `OVERLOADED`,
+                or the adapter's own failure.
+            LocalProtocolError: as `query`.
+        """
+        asked = request.config_from(config)
+        for field, name in (("provider", asked.provider), ("model", asked.model)):
+            _check_name(field, name)
+
+        async def ask(op: str, argument: object, provider: str) -> Any:
+            return await self.query(op, argument, provider=provider, timeout_s=timeout_s)
+
+        return PreparedLlmCall(self, await prepare(ask, asked), self._dispatch_prepared)
+
+    def _dispatch_prepared(
+        self, options: GenerateOptions, lease: LeaseId, check: Callable[[GenerateOptions], None]
+    ) -> Stream:
+        self._shell.check_usable()
+
+        def dispatch(one: GenerateOptions) -> Stream:
+            check(one)
+            return Stream(self._shell, self._request(one, "none", lease=lease))
+
+        return self._through_listeners(options, dispatch)
+
+    def _through_listeners(
+        self,
+        options: GenerateOptions,
+        dispatch: Callable[[GenerateOptions], Stream],
+        *,
+        is_held: bool = False,
+    ) -> Stream:
+        if not self._waterfalls.has_stream_listeners:
+            return dispatch(options)
+        return ListenedStream(self._shell, self._waterfalls, options, dispatch, is_held=is_held)
+
     def _request(
-        self, options: GenerateOptions, recovery: Recovery, *, replayable: bool
+        self,
+        options: GenerateOptions,
+        recovery: Recovery,
+        *,
+        replayable: bool = False,
+        lease: LeaseId | None = None,
     ) -> CallRequest:
         for field, name in (("provider", options.provider), ("model", options.model)):
-            if len(name) > MAX_NAME_BYTES:
-                raise LocalProtocolError(f"{field}: at most {MAX_NAME_BYTES} characters")
+            _check_name(field, name)
         return CallRequest(
             RouteName(options.provider),
             options.model,
             options_to_wire(options),
             recovery=recovery,
             is_replayable=replayable,
+            lease=lease,
             attachments=_attachments(options),
         )
+
+    # --- listeners and events ------------------------------------------------------------------
+
+    @overload
+    def use(
+        self, waterfall: Literal["llm/stream"], listener: StreamListener, /
+    ) -> Callable[[], None]: ...
+    @overload
+    def use(
+        self, waterfall: Literal["llm/generate"], listener: GenerateListener, /
+    ) -> Callable[[], None]: ...
+    def use(self, waterfall: Any, listener: Any, /) -> Callable[[], None]:
+        """Put a listener around every call that is made from now on; the first is the outermost.
+
+        An `llm/stream` listener is `def listener(options, next)` and returns an async iterable of
+        chunks, mostly as an async generator; an `llm/generate` listener is a coroutine function
+        that returns a `GenerateResult`. `next()` goes on with the request, `next(other)` with
+        another one: the route is looked up behind all listeners. `generate` passes both waterfalls,
+        and in it a stream listener gets the chunks of the attempt that counted, at its end.
+
+        Returns:
+            What takes the listener out again; calling it twice is harmless.
+
+        Raises:
+            LocalProtocolError: another waterfall, or 64 listeners are there already.
+        """
+        return self._waterfalls.use(waterfall, listener)
+
+    def on_adapters_updated(self, observer: Observer) -> Callable[[], None]:
+        """Have `observer()` called on the loop after each change of the provider topology.
+
+        One call per commit point; also after a reconnection, since events may have been missed
+        then. What the observer raises is logged and contained.
+
+        Returns:
+            What ends it; calling it twice is harmless.
+
+        Raises:
+            LocalProtocolError: a coroutine function, or 1,024 observers are there already.
+        """
+        return self._shell.events.subscribe(observer)
+
+    def adapters_updated(self) -> AdapterUpdates:
+        """Return an async iterator over the changes of the provider topology from now on.
+
+        It yields `None`: ask again for what you show. Changes that were not read yet are one.
+
+        Raises:
+            LocalProtocolError: 1,024 iterators are open already.
+        """
+        return self._shell.events.iterate()
 
     # --- attachments ---------------------------------------------------------------------------
 
@@ -183,61 +303,22 @@ class LlmRuntime:
 
         Raises:
             LlmError: the answer is a failure; `TIMEOUT` if none came in time.
-            LocalProtocolError: the argument has no MessagePack form, or as `stream`.
+            LocalProtocolError: the argument has no MessagePack form, is too large or too deep
+                (names the key), a wrong timeout, or the runtime is not usable here.
             RemoteProtocolError: the answer can't be decoded.
         """
-        try:
-            body = b"" if argument is None else pack_body(argument)
-        except (TypeError, ValueError, OverflowError):
-            raise LocalProtocolError(f"{op}: the argument has no MessagePack form") from None
+        if not 0 < timeout_s <= MAX_QUERY_TIMEOUT_S:
+            raise LocalProtocolError(f"timeout_s: above 0, at most {MAX_QUERY_TIMEOUT_S:g} s")
+        body = request.packed_argument(op, argument)
         answered = await self._shell.ask(op, provider, body, timeout_s)
         if answered.failure is not None:
             raise LlmError(answered.failure)
         return unpack_body(answered.body)
 
-    async def list_providers(self) -> list[LlmProviderInfo]:
-        """Return the routes with a registered adapter, in registration order."""
-        return await queries.list_providers(self)
 
-    async def models(self) -> list[str]:
-        """Return the names of the routes with a registered adapter."""
-        return await queries.models(self)
-
-    async def list_models(self, provider: str) -> list[LlmModelInfo]:
-        """Return the models a route advertises; advisory, never a whitelist.
-
-        Raises:
-            LlmError: `NO_ADAPTER`, `INVALID_CATALOG`, `TIMEOUT`, or the adapter's own failure.
-        """
-        return await queries.list_models(self, provider)
-
-    async def resolve_model_info(self, provider: str, model: str) -> LlmResolvedModelInfo:
-        """Return everything known of one exact model.
-
-        Raises:
-            LlmError: `NO_ADAPTER`, `INVALID_MODEL_*`, `TIMEOUT`, or the adapter's own failure.
-        """
-        return await queries.resolve_model_info(self, provider, model)
-
-    async def resolve_call_config(self, config: LlmCallConfig | Mapping[str, Any]) -> LlmCallConfig:
-        """Return a call config with the adapter's defaults materialized.
-
-        Raises:
-            LlmError: `NO_ADAPTER`, `UNSUPPORTED_REASONING_EFFORT`, `INVALID_MODEL_*`, `TIMEOUT`.
-        """
-        return await queries.resolve_call_config(self, request.config_from(config))
-
-    async def provider_retry_policy(self, provider: str) -> ResolvedRetryPolicy:
-        """Return the policy captured when a route was registered.
-
-        Raises:
-            LlmError: `NO_ADAPTER`.
-        """
-        return await queries.provider_retry_policy(self, provider)
-
-    async def status(self) -> dict[str, Any]:
-        """Return the broker's status document."""
-        return await queries.status(self)
+def _check_name(field: str, name: str) -> None:
+    if len(name) > MAX_NAME_BYTES:
+        raise LocalProtocolError(f"{field}: at most {MAX_NAME_BYTES} characters")
 
 
 def _attachments(options: GenerateOptions) -> tuple[str, ...]:

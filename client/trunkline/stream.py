@@ -178,11 +178,16 @@ class Stream:
 
     async def batches(self) -> AsyncIterator[list[StreamChunk]]:
         """Yield the chunks in lists, as they arrive: the cheapest way to read a fast stream."""
-        rest = list(self._chunks)
-        if rest:
-            yield rest
-        while chunks := self._take() or await self._wait():
+        while chunks := await self.next_batch():
             yield chunks
+
+    async def next_batch(self) -> list[StreamChunk]:
+        """Return the chunks that are here, at least one; none at the end of the stream.
+
+        Raises:
+            LocalProtocolError: as iterating.
+        """
+        return list(self._chunks) or self._take() or await self._wait()
 
     def _take(self) -> list[StreamChunk]:
         """Take the next frame's chunks, if there are any."""

@@ -22,12 +22,16 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from trunkline_protocol.chunks import StreamChunk
 from trunkline_protocol.failure import Code, LlmError
 from trunkline_protocol.models import LlmModelInfo, LlmProviderInfo, LlmResolvedModelInfo
 from trunkline_protocol.options import GenerateOptions
 from trunkline_protocol.retry_policy import ResolvedRetryPolicy
+
+if TYPE_CHECKING:
+    from trunkline_workers.runtime import WorkerRuntime
 
 
 def _discard(diagnostic: str) -> None:
@@ -84,6 +88,16 @@ class LlmAdapter(ABC):
 
         Raises:
             LlmError: the adapter cannot serve; the worker ends and says why.
+        """
+
+    async def setup(self, runtime: WorkerRuntime) -> None:  # noqa: B027  # optional to override
+        """Register what is more than its routes: other adapters, a directory, model discovery.
+
+        Called once, after `open` and after its own routes were registered, before READY. Handles
+        that it keeps may be replaced and disposed at any time later.
+
+        Raises:
+            LlmError: a registration is refused; the worker ends and says why.
         """
 
     async def close(self) -> None:  # noqa: B027  # optional to override

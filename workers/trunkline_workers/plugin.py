@@ -38,6 +38,7 @@ class Plugin:
             await self._adapter.open()
             self._close = self._adapter.close
             await self._runtime.register_adapter(self._routes(self._adapter), self._adapter)
+            await self._adapter.setup(self._runtime)
         elif self._entry.setup is not None:
             self._close = await self._entry.setup(self._runtime, self._context)
 

@@ -30,9 +30,13 @@ from trunkline_workers.boundary import (
     resolve_model,
 )
 from trunkline_workers.core.leases import LEASE_FOR_S, Leases
+from trunkline_workers.redact import redact
 from trunkline_workers.runtime import WorkerRuntime
 
 Argument = Mapping[str, Any]
+_GONE: Final = (
+    f"this prepared call was used, was released, or its lease of {LEASE_FOR_S:.0f} s has run out"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,7 @@ class Queries:
             "resolveModelInfo": self._resolve_model_info,
             "resolveCallConfig": self._resolve_call_config,
             "prepareCall": self._prepare_call,
+            "renewCall": self._renew_call,
             "releaseCall": self._release_call,
             "discoverModels": self._discover_models,
         }
@@ -104,11 +109,7 @@ class Queries:
         """
         prepared = self._leases.take(lease, self._clock())
         if prepared is None:
-            raise LlmError.of(
-                "this prepared call was used, was released, or its lease of "
-                f"{LEASE_FOR_S:.0f} s has run out",
-                Code.INVALID_PREPARED_CALL,
-            )
+            raise LlmError.of(_GONE, Code.INVALID_PREPARED_CALL)
         if call_config(options).to_dict() != _declared(prepared.config):
             raise LlmError.of(
                 "the request does not carry the config of its prepared call",
@@ -165,12 +166,14 @@ class Queries:
             "leaseMs": int(LEASE_FOR_S * 1000),
         }
 
+    async def _renew_call(self, query: Query, argument: Argument) -> object:
+        lease = _lease(query, argument)
+        if not self._leases.renew(lease, self._clock()):
+            raise LlmError.of(_GONE, Code.INVALID_PREPARED_CALL)
+        return {"lease": lease, "leaseMs": int(LEASE_FOR_S * 1000)}
+
     async def _release_call(self, query: Query, argument: Argument) -> object:
-        del query
-        lease = argument.get("lease")
-        if not isinstance(lease, bytes):
-            raise LlmError.of("releaseCall: lease is missing", Code.INVALID_REQUEST)
-        self._leases.release(LeaseId(lease))
+        self._leases.release(_lease(query, argument))
         return None
 
     async def _discover_models(self, query: Query, argument: Argument) -> object:
@@ -187,7 +190,16 @@ class Queries:
         except ValueError as exc:
             raise LlmError.of(f"discoverModels: {exc}", Code.INVALID_DISCOVERY) from exc
         check_discovery_request(draft)
-        return [model.to_dict() for model in distinct_models(await discover(draft))]
+        try:
+            discovered = await discover(draft)
+        # An endpoint may echo the key that it refuses, and adapters may quote the endpoint.
+        except Exception as exc:
+            failure = finish_of(exc, self._clean).reason.failure
+            if failure is None or not draft.api_key:
+                raise
+            key = draft.api_key
+            raise LlmError(cleaned(failure, lambda text: redact(text, [key]))) from None
+        return [model.to_dict() for model in distinct_models(discovered)]
 
     def _adapter(self, provider: str) -> LlmAdapter:
         adapter = self._runtime.registry.owner(provider)
@@ -214,6 +226,13 @@ def _text(argument: Argument, key: str) -> str:
     if not isinstance(value, str):
         raise LlmError.of(f"{key}: text is required", Code.INVALID_REQUEST)
     return value
+
+
+def _lease(query: Query, argument: Argument) -> LeaseId:
+    lease = argument.get("lease")
+    if not isinstance(lease, bytes):
+        raise LlmError.of(f"{query.op}: lease is missing", Code.INVALID_REQUEST)
+    return LeaseId(lease)
 
 
 def _config(query: Query, argument: Argument) -> LlmCallConfig:

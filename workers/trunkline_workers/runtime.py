@@ -165,8 +165,12 @@ class WorkerRuntime:
             LlmError: `INVALID_DISCOVERY`: no namespace; `DUPLICATE_DISCOVERY`: it is taken.
         """
         handle = self._next_handle()
-        await self.change(lambda registry: registry.with_discovery(handle, settings_ns))
-        self._discover[handle] = discover
+        self._discover[handle] = discover  # before the first request for it can arrive
+        try:
+            await self.change(lambda registry: registry.with_discovery(handle, settings_ns))
+        except LlmError:
+            del self._discover[handle]
+            raise
         return DiscoveryRegistration(self, handle, settings_ns)
 
     # --- for the host --------------------------------------------------------------------------

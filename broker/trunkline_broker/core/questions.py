@@ -22,10 +22,12 @@ from trunkline_broker.core.openings import STOPPING, Openings
 from trunkline_broker.core.workers import Worker
 
 PREPARE: Final = "prepareCall"
+RENEW: Final = "renewCall"
 RELEASE: Final = "releaseCall"
 DISCOVER: Final = "discoverModels"
 ROUTE_OPS: Final = frozenset({"listModels", "resolveModelInfo", "resolveCallConfig", PREPARE})
-WORKER_OPS: Final = ROUTE_OPS | {RELEASE, DISCOVER}
+LEASE_OPS: Final = frozenset({RENEW, RELEASE})  # asked of the worker that holds the lease
+WORKER_OPS: Final = ROUTE_OPS | LEASE_OPS | {DISCOVER}
 _MAX_TIMEOUT_S: Final = 600.0
 _MAX_LEASE_S: Final = 3600.0
 
@@ -93,7 +95,7 @@ class Questions:
             self._hub.count("reply_unknown")
             return
         client = self._hub.clients.get(question.client)
-        if question.frame.op == PREPARE and frame.failure is None:
+        if question.frame.op in {PREPARE, RENEW} and frame.failure is None:
             self._note_lease(worker, frame.body, now_s)
         elif question.frame.op == RELEASE and frame.failure is None:
             lease = _lease_in(question.frame.body)
@@ -141,7 +143,7 @@ class Questions:
     def _answerer(self, frame: Query) -> Worker | LlmFailure | None:
         """Return who answers; `None`: it is still starting."""
         hub = self._hub
-        if frame.op == RELEASE:
+        if frame.op in LEASE_OPS:
             lease = _lease_in(frame.body)
             worker = hub.workers.get(hub.leases.get(lease)) if lease is not None else None
             return worker or LlmFailure("no such prepared call", Code.INVALID_PREPARED_CALL)

@@ -35,6 +35,14 @@ class Leases(Generic[T]):
         self._held[lease] = _Held(value, now_s + LEASE_FOR_S)
         return True
 
+    def renew(self, lease: LeaseId, now_s: float) -> bool:
+        """Hold a value for `LEASE_FOR_S` again; `False` if it is not held any more."""
+        held = self._held.pop(lease, None)
+        if held is None or held.deadline_s <= now_s:
+            return False
+        self._held[lease] = _Held(held.value, now_s + LEASE_FOR_S)
+        return True
+
     def take(self, lease: LeaseId, now_s: float) -> T | None:
         """Give the value out, once; `None` if it was taken, released or has run out."""
         held = self._held.pop(lease, None)
