@@ -18,7 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from trunkline_protocol import limits
 from trunkline_protocol.ids import PoolName
 
-from trunkline_broker.config_errors import ConfigError, syntax_error, validation_error
+from trunkline_broker.config_errors import ConfigError, line_of, syntax_error, validation_error
 from trunkline_broker.core.specs import BrokerSpec, PoolSpec, RestartSpec
 from trunkline_broker.paths import RunPaths, default_attachments_dir, default_run_dir, ipc
 
@@ -191,9 +191,10 @@ def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> 
         merged = tree  # a wrong type: let the check below say so
     try:
         # From JSON-like values: lists become tuples, which strict checking of Python refuses.
-        document = _Document.model_validate(_frozen(merged))
+        document = _Document.model_validate(_checkable(merged))
     except ValidationError as exc:
         raise validation_error(exc, _Document, text, source, set(overrides)) from None
+    _check_providers(document.worker, text, source)
     return Settings(
         source=source,
         run_dir=default_run_dir(environment),
@@ -201,6 +202,18 @@ def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> 
         workers=document.worker,
         environ=environment,
     )
+
+
+def _check_providers(workers: Mapping[str, WorkerSection], text: str, source: Path | None) -> None:
+    """Refuse a provider of two pools: the second one could never register it."""
+    owners: dict[str, str] = {}
+    for name, section in workers.items():
+        for at, provider in enumerate(section.providers):
+            if provider in owners:
+                path = ("worker", name, "providers", str(at))
+                message = f"{'.'.join(path)} is a provider of worker.{owners[provider]} already"
+                raise ConfigError(message, source, line_of(text, path), ".".join(path))
+            owners[provider] = name
 
 
 def builtin() -> dict[str, Any]:
@@ -272,17 +285,31 @@ def _table(value: object) -> dict[str, Any]:
     return cast("dict[str, Any]", value) if isinstance(value, dict) else {}
 
 
-def _frozen(value: Any, *, is_option: bool = False) -> Any:
-    """Turn lists into tuples outside of options, and dates inside of them into text."""
+def _checkable(tree: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn lists into tuples, and in the options of workers dates into text instead."""
+    whole = cast("dict[str, Any]", _with_tuples(tree))
+    workers = _table(whole.get("worker"))
+    for name, section in _table(tree.get("worker")).items():
+        if isinstance(section, dict) and "options" in section:
+            workers[name]["options"] = _with_text(cast("dict[str, Any]", section)["options"])
+    return whole
+
+
+def _with_tuples(value: object) -> object:
     if isinstance(value, dict):
-        items = cast("dict[str, Any]", value).items()
-        return {k: _frozen(v, is_option=is_option or k == "options") for k, v in items}
+        return {k: _with_tuples(v) for k, v in cast("dict[str, object]", value).items()}
     if isinstance(value, list):
-        parts = [_frozen(item, is_option=is_option) for item in cast("list[Any]", value)]
-        return parts if is_option else tuple(parts)
-    if isinstance(value, date | time):
-        return value.isoformat() if is_option else value
+        return tuple(_with_tuples(item) for item in cast("list[object]", value))
     return value
+
+
+def _with_text(value: object) -> object:
+    """Return options as JSON can hold them."""
+    if isinstance(value, dict):
+        return {k: _with_text(v) for k, v in cast("dict[str, object]", value).items()}
+    if isinstance(value, list):
+        return [_with_text(item) for item in cast("list[object]", value)]
+    return value.isoformat() if isinstance(value, date | time) else value
 
 
 def _pool_spec(name: str, section: WorkerSection, base: Path) -> PoolSpec:

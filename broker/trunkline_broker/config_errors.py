@@ -121,7 +121,8 @@ def _said(kind: str, message: str, path: Sequence[str], model: type[BaseModel]) 
     if kind == "missing":
         return f"{key} is missing"
     if kind != "extra_forbidden":
-        return f"{key}: {message[:1].lower()}{message[1:]}"
+        said = message.replace("valid tuple", "list").replace("valid dictionary", "table")
+        return f"{key}: {said[:1].lower()}{said[1:]}"
     allowed = _keys_at(model, path[:-1])
     near = difflib.get_close_matches(path[-1], allowed, 1)
     hint = f" (did you mean {near[0]}?)" if near else ""

@@ -69,6 +69,8 @@ class RawSocket:
             zmq.ZMQError: the endpoint is no endpoint.
         """
         self._socket.connect(endpoint)
+        # What comes before the first look makes no edge, and the connection is there in no time.
+        self._loop.call_soon(self.drain)
 
     def disconnect(self, endpoint: str) -> None:
         """Leave an endpoint that was connected."""

@@ -41,7 +41,7 @@ class Registering:
     def on_register(self, peer: bytes, frame: Register, pid: int | None, now_s: float) -> None:
         """Bind a worker to its connection, or refuse it; a refused one exits."""
         try:
-            worker = self._identify(frame, pid, now_s)
+            worker = self._identify(peer, frame, pid, now_s)
         except Refusal as refusal:
             self._hub.count_refused(refusal.code)
             self._hub.out.append(SendToWorker(peer, Refused(refusal.code, refusal.message)))
@@ -66,7 +66,8 @@ class Registering:
         if worker.is_ready():
             hub.on_topology()  # calls may have waited for its connection
         self._adoption.take(worker, frame, now_s, is_new_link=is_new_link)
-        hub.log("info", "worker_registered", hub.worker_fields(worker))
+        if is_new_link:
+            hub.log("info", "worker_registered", hub.worker_fields(worker))
 
     def on_registrations(self, worker: Worker, frame: Registrations, now_s: float) -> None:
         """Put everything a worker registers in force, or refuse it with nothing changed."""
@@ -124,7 +125,7 @@ class Registering:
             worker.trouble = f"registrations refused: {refusal.code}: {refusal.message}"
             hub.facts.append(WorkerLost(worker, worker.trouble))
 
-    def _identify(self, frame: Register, pid: int | None, now_s: float) -> Worker:
+    def _identify(self, peer: bytes, frame: Register, pid: int | None, now_s: float) -> Worker:
         """Return the worker that registers, made if this broker did not know it.
 
         Raises:
@@ -135,6 +136,8 @@ class Registering:
             theirs = f"{frame.protocol[0]}.{frame.protocol[1]}"
             raise Refusal("VERSION", f"the broker speaks protocol {ours}, the worker {theirs}")
         known = self._hub.workers.get(frame.generation)
+        if frame.generation.epoch == 0:
+            known = self._said_again(peer, frame)
         if known is not None:
             return self._known(known, frame)
         if frame.generation.epoch >= self._hub.epoch:
@@ -144,6 +147,11 @@ class Registering:
         if self._hub.is_draining:
             raise Refusal("STOPPING", "the broker is stopping")
         return self._newcomer(frame, pid, now_s)
+
+    def _said_again(self, peer: bytes, frame: Register) -> Worker | None:
+        """Return the worker whose first `REGISTER` is repeated, our answer being under way."""
+        worker = self._hub.workers.at(peer)
+        return worker if worker is not None and worker.pool == frame.pool else None
 
     def _known(self, worker: Worker, frame: Register) -> Worker:
         if worker.token and worker.token != frame.token:

@@ -240,8 +240,11 @@ class Staffing:
             hub.deadlines.clear((timer, generation))
         hub.workers.remove(worker)
         hub.awaited.discard(generation)
-        level = "info" if worker.is_exit_asked else "warning"
-        hub.log(level, "worker_exited", {**hub.worker_fields(worker), "exit": text})
+        fields = {**hub.worker_fields(worker), "exit": text}
+        if worker.is_exit_asked:
+            hub.log("info", "worker_exited", fields)
+        else:
+            hub.log("warning", "worker_exited", {**fields, "said": tail[-1] if tail else ""})
         reason = "; ".join(part for part in (worker.trouble, text) if part)
         self._refill(worker, reason, tail, now_s)
         hub.facts.append(WorkerLost(worker, _with_output(reason, tail)))
@@ -376,7 +379,8 @@ class Staffing:
                 hub.announce_adapters()
             slot.suspended = None
         hub.on_topology()
-        hub.log("error", "slot_down", {"pool": pool.spec.name, "slot": slot.number})
+        fields = {"pool": pool.spec.name, "slot": slot.number, "reason": reason}
+        hub.log("error", "slot_down", fields)
 
     def _remove_manual(self, pool: Pool, slot: Slot) -> None:
         hub = self._hub

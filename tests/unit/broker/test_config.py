@@ -107,6 +107,40 @@ def test_every_mistake_is_said_once_in_the_order_of_the_file(tmp_path: Path) -> 
     assert "worker.a.adapter is missing" in lines[1]
 
 
+def test_a_provider_belongs_to_one_worker(tmp_path: Path) -> None:
+    """The second of two could never register it, and would be started again and again."""
+    text = """\
+    [worker.a]
+    adapter = "scripted"
+    providers = ["x", "y"]
+    [worker.b]
+    adapter = "scripted"
+    providers = ["z",
+      "y"]
+    """
+    error = _error(tmp_path, text)
+    assert (error.line, error.key) == (6, "worker.b.providers.1")
+    assert "is a provider of worker.a already" in str(error)
+
+
+def test_mistakes_are_told_in_the_words_of_the_file(tmp_path: Path) -> None:
+    """TOML knows no tuples and no dictionaries."""
+    text = '[worker.a]\nadapter = "x"\nproviders = "p"\noptions = 1\n'
+    error = str(_error(tmp_path, text))
+    assert "input should be a list" in error
+    assert "input should be a table" in error
+
+
+def test_a_worker_may_have_the_name_of_a_key(tmp_path: Path) -> None:
+    """Lists of options stay lists, those beside them do not."""
+    text = '[worker.options]\nadapter = "x"\nproviders = ["p"]\noptions.options = ["q"]\n'
+    file = tmp_path / "trunkline.toml"
+    file.write_text(text)
+    section = load(file, ENVIRON).workers["options"]
+    assert section.providers == ("p",)
+    assert section.options == {"options": ["q"]}
+
+
 def test_a_value_is_never_shown(tmp_path: Path) -> None:
     """A value of the wrong type may be a key."""
     error = _error(tmp_path, '[worker.a]\nadapter = "x"\nreplicas = "sk-canary"\n')

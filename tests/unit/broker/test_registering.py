@@ -230,3 +230,15 @@ def test_an_equal_replacement_moves_to_the_end() -> None:
         other.commit(adapters("n"), directory=({"entries": [entry]},))
         client.query("models")
         assert client.answer() == ["p", "n", "m"]
+
+
+def test_a_manual_worker_that_registers_twice_is_one_worker() -> None:
+    """It says it again where the answer is slow; a second slot would wait for nobody."""
+    rig = Rig()
+    worker = RigWorker(rig, "m", 0, MANUAL)
+    worker.register()
+    first = worker.generation
+    worker.register(generation=MANUAL)
+    assert [item.generation for item in worker.got(frames.Registered)][-1] == first
+    assert [item.generation for item in rig.hub.workers if item.pool == "m"] == [first]
+    assert rig.of(Adopt) == []
