@@ -12,6 +12,7 @@ VECTORS ?=
 CASES ?=
 DEMO ?=
 SEED ?= 0
+BREAK ?=
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test check format bench conformance field chaos coverage clean
@@ -23,7 +24,7 @@ help:
 	@echo "make bench                    measure; ratios against the limit, in one run"
 	@echo "make conformance VECTORS=DIR  run a directory of reference vectors"
 	@echo "make field CASES=FILE         run a file of field cases"
-	@echo "make chaos SEED=n             injected faults, from a seed"
+	@echo "make chaos SEED=n [BREAK=r]   injected faults, from a seed; without rule r it must fail"
 	@echo "make coverage                 branch coverage of the protocol and the cores"
 
 # --- set-up ---------------------------------------------------------------------------------
@@ -83,8 +84,8 @@ field: $(VENV)/.installed
 	@test -n "$(CASES)" || { echo "usage: make field CASES=FILE" >&2; exit 2; }
 	@$(BIN)/python -m tests.field "$(CASES)"
 
-chaos: local
-	@TRUNKLINE_SEED=$(SEED) $(BIN)/python -m pytest -q -m chaos tests/chaos
+chaos: $(VENV)/.installed
+	@$(BIN)/python -m tests.chaos --seed $(SEED) --break "$(BREAK)"
 
 coverage: $(VENV)/.installed
 	@$(BIN)/python -m pytest -q --cov --cov-branch --cov-report=term-missing:skip-covered \

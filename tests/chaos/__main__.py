@@ -22,6 +22,7 @@ from tests.chaos.world import a_world, look_for_leftovers
 from tests.support.timing import SLOW
 
 FULL: Final = 10  # strikes of each fault
+BROKEN: Final = 3  # of those that show that a rule is missing
 FULL_CALLS: Final = 200
 WORLDS: Final = 3
 BOUND_S: Final = 290.0
@@ -39,7 +40,6 @@ async def run(
     path: Path, seed: int, faults: Sequence[str], strikes: int, worlds: int, broken: str = ""
 ) -> None:
     """Play every fault so many times, in so many worlds at once."""
-    path.unlink(missing_ok=True)
     book = Book(path)
     book.note(
         "run",
@@ -84,18 +84,20 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("chaos.jsonl"))
     asked = parser.parse_args()
     faults = tuple(asked.fault or SHOWN_BY.get(asked.broken, FAULTS))
-    strikes = asked.strikes or (2 if asked.broken else FULL)
+    strikes = asked.strikes or (BROKEN if asked.broken else FULL)
     worlds = asked.worlds or (1 if asked.broken else WORLDS)
     os.environ.setdefault("PYTHONPATH", str(Path.cwd()))
+    asked.out.unlink(missing_ok=True)
     try:
         asyncio.run(run(asked.out, asked.seed, faults, strikes, worlds, asked.broken))
-    except* AssertionError as group:
+    except* (AssertionError, subprocess.TimeoutExpired) as group:
         # The oracle is the file: what was noted until here is judged, and is not whole.
         sys.stderr.write(f"the run broke off: {group.exceptions}\n")
     except* TimeoutError:
         sys.stderr.write(f"the run took longer than {BOUND_S * SLOW:g} s\n")
     checker = Path(__file__).with_name("check.py")
-    return subprocess.run([sys.executable, str(checker), str(asked.out)], check=False).returncode
+    command = [sys.executable, "-I", str(checker), str(asked.out)]
+    return subprocess.run(command, check=False).returncode  # noqa: S603  our own program
 
 
 if __name__ == "__main__":

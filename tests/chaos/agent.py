@@ -19,6 +19,7 @@ import trunkline
 
 from tests.chaos.book import Book
 from tests.chaos.breaks import break_client
+from tests.support.timing import until_async
 
 
 class Agent:
@@ -42,9 +43,8 @@ class Agent:
                     break
                 calls.create_task(self._call(order))
         mux = shell.mux
-        await asyncio.wait_for(_until(lambda: not mux.open_count), 15)
-        files = len(list(Path("/proc/self/fd").iterdir()))
-        self._book.note("left", name=name, open=mux.open_count, files=files)
+        await until_async(lambda: not mux.open_count, 15)
+        self._book.note("left", name=name)
 
     async def _call(self, order: dict[str, Any]) -> None:
         call, mark, cancel = order["id"], order["mark"], order.get("cancel")
@@ -96,11 +96,6 @@ class Agent:
             chunks=chunks,
             gap=gap_s,
         )
-
-
-async def _until(fact: Any) -> None:
-    while not fact():
-        await asyncio.sleep(0.01)
 
 
 async def main(endpoint: str, file: str, name: str) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 import zmq
 
-from tests.chaos.world import World
+from tests.chaos.world import World, until_idle
 from tests.support.processes import is_alive
 from tests.support.timing import until_async
 
@@ -23,10 +23,12 @@ Fault = Callable[[World], Awaitable[None]]
 async def play(world: World, name: str) -> None:
     """Play one episode of a fault."""
     world.episodes += 1
+    world.fault = name
     world.calls.clear()
     await FAULTS[name](world)
     await world.until_over()
     await world.until_serving()
+    await until_idle(world)
     world.take_news()
 
 
@@ -203,7 +205,7 @@ async def lane_stall(world: World) -> None:
     await _struck(world, "lane_stall")
     link = world.proxies["lane"]
     link.stall()
-    await asyncio.sleep(world.random.choice((0.5, 1.6, 2.2)))
+    await asyncio.sleep(world.random.choice((0.5, 1.15, 1.35, 2.2)))
     link.flow()
 
 

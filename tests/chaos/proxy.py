@@ -94,5 +94,3 @@ class Proxy:
                 writer.write(data)
                 await writer.drain()
         writer.transport.abort()
-
-

@@ -14,7 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -32,10 +32,11 @@ from tests.support.timing import SLOW, until_async
 
 CHUNK_CHARS: Final = 40
 WORLD_VARIABLE: Final = "CHAOS_WORLD"
-END_S: Final = 45.0  # longest time a call may take; then it counts as lost
+END_S: Final = 20.0  # longest time a call may take; then it counts as lost
 _CONFIG: Final = """\
 [broker]
 orphan_timeout_s = 30
+drain_s = 3
 [worker.one]
 adapter = "{adapter}"
 providers = ["one"]
@@ -108,6 +109,7 @@ class World:
     agents: dict[str, AgentProcess] = field(default_factory=dict[str, AgentProcess])
     calls: dict[str, Call] = field(default_factory=dict[str, Call])
     episodes: int = 0
+    fault: str = "end"
     journal_at: int = 0
 
     # --- agents --------------------------------------------------------------------------------
@@ -117,7 +119,7 @@ class World:
         endpoint = f"ipc://{self.proxies['control'].path}" if is_proxied else self.broker.endpoint
         command = [sys.executable, "-m", "tests.chaos.agent", endpoint, str(self.book.path), name]
         with (self.broker.run_dir / "agents.log").open("ab") as log:
-            child = subprocess.Popen(
+            child = subprocess.Popen(  # noqa: ASYNC220, S603  our own program, started in ms
                 command,
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -189,7 +191,7 @@ class World:
 
     def leak(self, what: str, text: str) -> None:
         """Write down that something was left over."""
-        self.book.note("leak", w=self.number, what=what, text=text)
+        self.book.note("leak", w=self.number, fault=self.fault, what=what, text=text)
 
     # --- facts ---------------------------------------------------------------------------------
 
@@ -209,9 +211,7 @@ class World:
         for line in self._journal_news():
             session = str(line["sessionId"])
             kind = "start" if line["event"] == "start" else "stop"
-            self.book.note(
-                kind, id=session, pid=line["pid"], t=line["atS"], how=line["event"]
-            )
+            self.book.note(kind, id=session, pid=line["pid"], t=line["atS"], how=line["event"])
             call = self.calls.get(session)
             if call is not None and kind == "start":
                 call.worker = line["pid"]
@@ -266,7 +266,7 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def a_world(number: int, book: Book, seed: int, broken: str) -> Any:
+async def a_world(number: int, book: Book, seed: int, broken: str) -> AsyncIterator[World]:
     """Yield a world with two agents, one of them behind a proxy; afterwards nothing of it runs."""
     name = f"{os.getpid()}-{number}"
     with run_directory() as root, contextlib.ExitStack() as stack:
@@ -279,7 +279,7 @@ async def a_world(number: int, book: Book, seed: int, broken: str) -> Any:
             "CHAOS_PROXIES": str(proxies),
         }
         command = [sys.executable, "-m", "tests.chaos.broker", "--config", str(root / "test.toml")]
-        broker = stack.enter_context(_broker(root, config, environ, command))
+        broker = stack.enter_context(broker_in(root, config, environ, command))
         world = World(
             number,
             book,
@@ -326,24 +326,17 @@ def _proxies(directory: Path, broker: BrokerProcess) -> dict[str, Proxy]:
     }
 
 
-@contextlib.contextmanager
-def _broker(
-    root: Path, config: str, environ: Mapping[str, str], command: list[str]
-) -> Iterator[BrokerProcess]:
-    with broker_in(root, config, environ, command) as broker:
-        yield broker
-
-
 async def look_for_leftovers(world: World) -> None:
     """After the last episode: nothing is open, nobody holds more than in a fresh start."""
-    await _until_idle(world)
+    world.fault = "end"
+    await until_idle(world)
     used = await _files(world.broker.pid)
     workers = {pid: await _files(pid) for pid in await world.workers_of("one")}
     world.broker.signal(signal.SIGUSR2)
     await asyncio.to_thread(world.broker.wait)
     await asyncio.to_thread(world.broker.start)
     await world.until_serving()
-    await _until_idle(world)
+    await until_idle(world)
     fresh = await _files(world.broker.pid)
     if used > fresh + 2:
         world.leak("descriptor", f"broker holds {used}, a fresh one {fresh}")
@@ -376,7 +369,7 @@ async def _files(pid: int) -> int:
     return min(counts)
 
 
-async def _until_idle(world: World) -> None:
+async def until_idle(world: World) -> None:
     """Wait until nothing of any call is held; name what is."""
     deadline_s = time.monotonic() + 10 * SLOW
     while True:
