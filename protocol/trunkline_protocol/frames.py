@@ -506,8 +506,10 @@ class Registrations:
 
     Attributes:
         request: counts up; the broker answers `COMMITTED` or `REFUSED` with it.
-        adapters: `[{"adapter": n, "routes": [{"info": {...}, "policy": {...}}]}]`, in order.
-        directory: registrations of configurable providers, `[{"entries": [...]}]`.
+        adapters: `[{"adapter": n, "since": s, "routes": [{"info": {...}, "policy": {...}}]}]`, in
+            order. `since` rises when a registration is made or replaced: its keys go to the end
+            then, those of registrations with the same `since` keep their place.
+        directory: registrations of configurable providers, `[{"since": s, "entries": [...]}]`.
         discovery: settings namespaces whose endpoints this worker can interrogate.
     """
 

@@ -10,12 +10,13 @@ from our result to a truth value: what a case of that kind must come to instead.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import json
 import pkgutil
 import sys
 import tomllib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -25,6 +26,7 @@ from tests.conformance.values import decoded, same, without_messages
 
 Handler = Callable[[Any], object]
 Predicate = Callable[[Any], bool]
+Opener = Callable[[], contextlib.AbstractContextManager[Handler]]
 
 DEVIATIONS: Final = Path(__file__).with_name("deviations.toml")
 INFORMATIONAL: Final = ("[js-specific]", "[off-contract]")
@@ -65,20 +67,33 @@ class FileReport:
         return f"{self.name:15}{counts}{more} ({self.agreeing} of them agree)"
 
 
-def load_modules() -> tuple[dict[str, Handler], dict[str, Predicate], dict[str, Predicate]]:
+def load_modules() -> tuple[dict[str, Opener], dict[str, Predicate], dict[str, Predicate]]:
     """Collect handlers, predicates and result checks of all handler modules."""
-    found: dict[str, Handler] = {}
+    found: dict[str, Opener] = {}
     predicates: dict[str, Predicate] = {}
     results: dict[str, Predicate] = {}
     for info in pkgutil.iter_modules(handlers.__path__):
         module = importlib.import_module(f"{handlers.__name__}.{info.name}")
+        openers = dict(getattr(module, "OPENERS", {}))
         for name, handler in getattr(module, "HANDLERS", {}).items():
+            openers[name] = _always(handler)
+        for name, opener in openers.items():
             if name in found:
                 raise SystemExit(f"two handlers for {name}")
-            found[name] = handler
+            found[name] = opener
         predicates.update(getattr(module, "PREDICATES", {}))
         results.update(getattr(module, "RESULTS", {}))
     return found, predicates, results
+
+
+def _always(handler: Handler) -> Opener:
+    """Return what opens a handler that needs nothing."""
+
+    @contextlib.contextmanager
+    def opened() -> Iterator[Handler]:
+        yield handler
+
+    return opened
 
 
 def load_deviations(path: Path = DEVIATIONS) -> list[Deviation]:
@@ -96,16 +111,21 @@ class Runner:
     def run_file(self, path: Path) -> FileReport:
         report = FileReport(path.stem)
         declared = [each for each in self.deviations if each.file == path.stem]
-        for case in json.loads(path.read_text("utf-8")):
-            self._run_case(case, declared, report)
+        with self.handlers[report.name]() as handler:
+            for case in json.loads(path.read_text("utf-8")):
+                self._run_case(case, handler, declared, report)
         return report
 
     def _run_case(
-        self, case: dict[str, Any], declared: Sequence[Deviation], report: FileReport
+        self,
+        case: dict[str, Any],
+        handler: Handler,
+        declared: Sequence[Deviation],
+        report: FileReport,
     ) -> None:
         given, expected = decoded(case["input"]), decoded(case["expected"])
         try:
-            actual: object = without_messages(self.handlers[report.name](given))
+            actual: object = without_messages(handler(given))
         # A handler that raises is a failed case, whatever it raises; the report shows it.
         except Exception as exc:  # noqa: BLE001
             actual = f"raised {exc!r}"

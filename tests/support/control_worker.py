@@ -76,8 +76,11 @@ class DoubleAdapter(LlmAdapter):
             self.notes.append(f"{place} hangs")
             try:
                 await asyncio.Event().wait()
-            finally:
+            except asyncio.CancelledError:
                 self.notes.append(f"{place} was cancelled")
+                if "thrown" in self.plan:
+                    raise self._raised() from None
+                raise
         if self.plan.get("failAt") == place:
             raise self._raised()
 

@@ -94,7 +94,10 @@ class Claims(Generic[Value]):
         """
         before = [(key, claim.value) for key, claim in self._claims.items()]
         old = self._held.pop(instead_of or generation, [])
-        stay = _in_order(old, [(entry.key, entry.mark) for entry in entries])
+        if instead_of is None:
+            stay = _in_order(old, [(entry.key, entry.mark) for entry in entries])
+        else:  # the marks of another process mean nothing here
+            stay = _in_order([(key, 0) for key, _ in old], [(entry.key, 0) for entry in entries])
         if is_repeated and entries:
             stay -= {entry.key for entry in entries if entry.mark == entries[-1].mark}
         for key, _ in old:

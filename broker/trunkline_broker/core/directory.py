@@ -27,7 +27,7 @@ def directory_entries(
         Refusal: `INVALID_DIRECTORY` before `DUPLICATE_DIRECTORY`, as the reference does.
     """
     checked = [
-        Entry(entry["provider"], number, entry)
+        Entry(entry["provider"], since(registration, number), entry)
         for number, registration in enumerate(registrations)
         for entry in _entries(registration)
     ]
@@ -37,6 +37,15 @@ def directory_entries(
             raise Refusal(Code.DUPLICATE_DIRECTORY, f"provider {entry.key!r} is declared twice")
         seen.add(entry.key)
     return tuple(checked)
+
+
+def since(registration: Mapping[str, Any], number: int) -> int:
+    """Return what tells a registration that stayed from one that was made or replaced now.
+
+    A worker that does not say it is taken by the registration's number.
+    """
+    stated = registration.get("since")
+    return stated if type(stated) is int else number
 
 
 def _entries(registration: Mapping[str, Any]) -> list[DirectoryEntry]:

@@ -21,7 +21,12 @@ from trunkline_protocol.retry_policy import (
 )
 
 from trunkline_broker.core.claims import Claims, Entry
-from trunkline_broker.core.directory import DirectoryEntry, directory_entries, namespaces
+from trunkline_broker.core.directory import (
+    DirectoryEntry,
+    directory_entries,
+    namespaces,
+    since,
+)
 from trunkline_broker.core.refusal import Refusal
 
 
@@ -66,11 +71,12 @@ def read_offer(frame: Registrations) -> Offer:
         number = adapter.get("adapter")
         if type(number) is not int:
             raise Refusal(Code.INVALID_ADAPTER, "adapter: a number is required")
+        mark = since(adapter, number)
         for raw in _list(adapter.get("routes")):
             route = _route(raw)
             if route.id in routes:
                 raise Refusal(Code.DUPLICATE_ADAPTER, f"route {route.id!r} is registered twice")
-            routes[route.id] = Entry(route.id, number, route)
+            routes[route.id] = Entry(route.id, mark, route)
     return Offer(
         tuple(routes.values()), directory_entries(frame.directory), namespaces(frame.discovery)
     )

@@ -1,135 +1,193 @@
-"""`service`, as far as its rules are pure: a registry of one level, no process and no socket."""
+"""`service`: an application's runtime, a real broker, and a worker whose adapter does as told.
+
+Two things cannot be seen across processes and are put in their place. Whether an adapter got the
+very request of the application is told by comparing values. And an image that reaches an adapter
+must be in the broker's store: those of the vectors have hashes of nothing, so they travel under the
+name of an image that exists.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import contextlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final
 
-from trunkline_protocol.adapter_request import adapter_options
-from trunkline_protocol.chunks import BlockStart, Finish, StreamChunk, TextDelta
-from trunkline_protocol.codes import Code
-from trunkline_protocol.failure import LlmError
+import trunkline
+from trunkline_protocol.chunks import Finish
 from trunkline_protocol.finish import failed_finish
-from trunkline_protocol.model_checks import (
-    check_discovery_request,
-    check_model_info,
-    check_model_list,
-    distinct_models,
-    prepare_call_config,
-    resolve_call_config,
-)
-from trunkline_protocol.models import LlmModelDiscoveryRequest, LlmResolvedModelInfo
-from trunkline_protocol.options import GenerateOptions, LlmCallConfig
 
 from tests.conformance.handlers.small_files import is_deep_frozen
 from tests.conformance.handlers.thrown import thrown
+from tests.support.control import Control, controlled_broker
+from tests.support.images import a_png
+from tests.support.timing import until
 
-_ROUTE = "route"
-_MODEL = "model"
-# What the scripted adapter of these vectors emits before it fails.
-_SCRIPT: tuple[StreamChunk, ...] = (BlockStart(0, "text"), TextDelta(0, "hi"))
-
-
-def _checked_info(given: dict[str, Any]) -> LlmResolvedModelInfo:
-    return check_model_info(_ROUTE, _MODEL, given["resolved"])
-
-
-def _resolve_model_info(given: dict[str, Any]) -> object:
-    return {"info": _checked_info(given).to_dict()}
-
-
-def _list_models(given: dict[str, Any]) -> object:
-    return {"models": [model.to_dict() for model in check_model_list(_ROUTE, given["models"])]}
+_POOL: Final = "double"
+_ROUTE: Final = "route"
+_MODEL: Final = "model"
+# What the adapter of these vectors emits before it fails.
+_SCRIPT: Final = (
+    {"type": "block-start", "index": 0, "blockType": "text"},
+    {"type": "text-delta", "index": 0, "text": "hi"},
+)
+_NAMELESS: Final = "sha256:" + "ab" * 32
+_PLACES: Final = {"prepareCall": "resolveModel"}  # a direct call prepares itself by resolving
 
 
-def _config(given: dict[str, Any]) -> LlmCallConfig:
-    config = LlmCallConfig.from_dict(given["config"])
-    if config.provider != _ROUTE:
-        raise LlmError.of("no such route", Code.NO_ADAPTER)
-    return config
+class Service:
+    """Runs the cases; each finds an empty registry."""
+
+    def __init__(self, control: Control, llm: trunkline.SyncRuntime) -> None:
+        self._control = control
+        self._llm = llm
+        self._image = llm.attachments.put(a_png(1, 1))
+        self._operations: Mapping[str, Callable[[dict[str, Any]], object]] = {
+            "resolveModelInfo": self._resolve_model_info,
+            "listModels": self._list_models,
+            "resolveCallConfig": self._resolve_call_config,
+            "prepareCall": self._prepare_call,
+            "discoverModels": self._discover_models,
+            "adapterRequest": self._adapter_request,
+            "streamFailure": self._stream_failure,
+        }
+
+    def run(self, given: dict[str, Any]) -> object:
+        try:
+            return self._operations[given["op"]](given)
+        except trunkline.LlmError as exc:
+            return {"error": {"code": exc.code}}
+        finally:
+            self._ask("reset")
+
+    def _ask(self, op: str, **fields: Any) -> Any:
+        return self._control.ask(_POOL, op, **fields)
+
+    def _register(self, **plan: Any) -> None:
+        self._ask("register", handle="A", adapter="A", providers=[_ROUTE], plan=plan)
+
+    # --- queries -------------------------------------------------------------------------------
+
+    def _resolve_model_info(self, given: dict[str, Any]) -> object:
+        self._register(resolved=given["resolved"])
+        return {"info": self._llm.resolve_model_info(_ROUTE, _MODEL).to_dict()}
+
+    def _list_models(self, given: dict[str, Any]) -> object:
+        self._register(models=given["models"])
+        return {"models": [model.to_dict() for model in self._llm.list_models(_ROUTE)]}
+
+    def _resolve_call_config(self, given: dict[str, Any]) -> object:
+        self._register(resolved=given["resolved"])
+        config = trunkline.LlmCallConfig.from_dict(given["config"])
+        resolved = self._llm.resolve_call_config(config)
+        return {"config": resolved.to_dict(), "sameObject": resolved is config}
+
+    def _prepare_call(self, given: dict[str, Any]) -> object:
+        self._register(resolved=given["resolved"])
+        with self._llm.prepare_call(given["config"]) as prepared:
+            result: dict[str, object] = {
+                "config": prepared.config.to_dict(),
+                "adapterDefaults": prepared.adapter_defaults.to_dict(),
+                "frozen": is_deep_frozen(prepared.config),
+            }
+            if prepared.context is not None:
+                result["context"] = prepared.context.to_dict()
+            if prepared.input_modalities is not None:
+                result["inputModalities"] = list(prepared.input_modalities)
+            return result
+
+    def _discover_models(self, given: dict[str, Any]) -> object:
+        self._ask(
+            "registerDiscovery",
+            handle="D",
+            settingsNs=given["registered"],
+            discovered=given["discovered"],
+        )
+        found = self._llm.discover_models(given["settingsNs"], given["request"])
+        return {"models": [model.to_dict() for model in found]}
+
+    # --- calls ---------------------------------------------------------------------------------
+
+    def _adapter_request(self, given: dict[str, Any]) -> object:
+        modalities = (
+            {"inputModalities": given["inputModalities"]} if ("inputModalities" in given) else {}
+        )
+        for name, providers in given["adapters"].items():
+            plan = {"resolved": modalities, "fillsIdentity": True}
+            self._ask("register", handle=name, adapter=name, providers=providers, plan=plan)
+        for name in given["disposeBefore"]:
+            self._ask("dispose", handle=name)
+        options = trunkline.GenerateOptions.from_dict(
+            self._renamed(
+                {"provider": given["target"], "model": _MODEL, "messages": given["messages"]},
+                _NAMELESS,
+                self._image.attachment_id,
+            )
+        )
+        chunks = list(self._llm.stream(options))
+        for name in given["adapters"]:
+            for seen in self._ask("seen", adapter=name)["requests"]:
+                return self._compared(name, options.to_dict(), seen)
+        return {"adapter": None, "chunks": [trunkline.chunk_to_dict(chunk) for chunk in chunks]}
+
+    def _compared(self, adapter: str, sent: dict[str, Any], seen: dict[str, Any]) -> object:
+        pairs = zip(sent["messages"], seen["messages"], strict=True)
+        named = self._renamed(seen, self._image.attachment_id, _NAMELESS)
+        named = self._renamed(named, self._image.attachment_id[:15], _NAMELESS[:15])
+        return {
+            "adapter": adapter,
+            "sameRequest": seen == sent,
+            "sameMessages": [old == new for old, new in pairs],
+            "messages": named["messages"],
+        }
+
+    @staticmethod
+    def _renamed(value: dict[str, Any], old: str, new: str) -> dict[str, Any]:
+        return json.loads(json.dumps(value).replace(old, new))
+
+    def _stream_failure(self, given: dict[str, Any]) -> object:
+        prefix = list(_SCRIPT[: given.get("afterChunks", 0)])
+        place = _PLACES.get(given["at"], given["at"])
+        if place != "selection":
+            is_cancelled = given["signalAborted"]
+            if is_cancelled and place != "resolveModel":
+                place = "next"  # only there can an adapter wait for the cancellation
+            plan = {"hangAt" if is_cancelled else "failAt": place, "thrown": given["thrown"]}
+            self._register(chunks=prefix, **plan)
+            if is_cancelled:
+                return self._cancelled(given, len(prefix))
+        chunks = list(self._llm.stream(provider=_ROUTE, model=_MODEL, messages="x"))
+        return {"chunks": [trunkline.chunk_to_dict(chunk) for chunk in chunks]}
+
+    def _cancelled(self, given: dict[str, Any], count: int) -> object:
+        """Cancel while the adapter waits; it then raises what the case says.
+
+        The application has its one `aborted` finish at once and does not wait for what the adapter
+        makes of it; the facts of that are looked up where the worker's boundary would put them.
+        """
+        with self._llm.stream(provider=_ROUTE, model=_MODEL, messages="x") as stream:
+            chunks = [next(stream) for _ in range(count)]
+            until(lambda: any("hangs" in note for note in self._notes()))
+            stream.cancel()
+            chunks += stream
+            until(lambda: any("cancelled" in note for note in self._notes()))
+        assert stream.finish is not None
+        assert stream.finish.kind == "aborted"
+        finish = Finish(failed_finish(thrown(given["thrown"]), was_cancelled=True))
+        return {"chunks": [trunkline.chunk_to_dict(each) for each in (*chunks[:-1], finish)]}
+
+    def _notes(self) -> list[str]:
+        return self._ask("seen", adapter="A")["notes"]
 
 
-def _resolve_call_config(given: dict[str, Any]) -> object:
-    config = _config(given)
-    resolved = resolve_call_config(config, _checked_info(given))
-    return {"config": resolved.to_dict(), "sameObject": resolved is config}
+@contextlib.contextmanager
+def service() -> Iterator[Callable[[Any], object]]:
+    """Yield the handler of this file, with its broker."""
+    with (
+        controlled_broker((_POOL,)) as (broker, control),
+        trunkline.connect_sync(broker.endpoint) as llm,
+    ):
+        yield Service(control, llm).run
 
 
-def _prepare_call(given: dict[str, Any]) -> object:
-    config, info = _config(given), _checked_info(given)
-    prepared, defaults = prepare_call_config(config, info)
-    result: dict[str, object] = {
-        "config": prepared.to_dict(),
-        "adapterDefaults": defaults.to_dict(),
-        "frozen": is_deep_frozen(prepared),
-    }
-    if info.context is not None:
-        result["context"] = info.context.to_dict()
-    if info.input_modalities is not None:
-        result["inputModalities"] = list(info.input_modalities)
-    return result
-
-
-def _discover_models(given: dict[str, Any]) -> object:
-    if given["settingsNs"] != given["registered"]:
-        raise LlmError.of("no such namespace", Code.NO_DISCOVERY)
-    check_discovery_request(LlmModelDiscoveryRequest.from_dict(given["request"]))
-    return {"models": [model.to_dict() for model in distinct_models(given["discovered"])]}
-
-
-def _finished(raised: object, *, was_cancelled: bool) -> dict[str, object]:
-    return Finish(failed_finish(raised, was_cancelled=was_cancelled)).to_dict()
-
-
-def _adapter_request(given: dict[str, Any]) -> object:
-    routes = {
-        provider: name
-        for name, providers in given["adapters"].items()
-        if name not in given["disposeBefore"]
-        for provider in providers
-    }
-    name = routes.get(given["target"])
-    if name is None:
-        error = LlmError.of("no such route", Code.NO_ADAPTER)
-        return {"adapter": None, "chunks": [_finished(error, was_cancelled=False)]}
-    options = GenerateOptions.from_dict(
-        {"provider": given["target"], "model": _MODEL, "messages": given["messages"]}
-    )
-    owned = {provider for provider, owner in routes.items() if owner == name}
-    seen = adapter_options(options, owned, given.get("inputModalities"))
-    pairs = zip(options.messages, seen.messages, strict=True)
-    return {
-        "adapter": name,
-        "sameRequest": seen is options,
-        "sameMessages": [old is new for old, new in pairs],
-        "messages": [message.to_dict() for message in seen.messages],
-    }
-
-
-def _stream_failure(given: dict[str, Any]) -> object:
-    if given["at"] == "selection":
-        raised: object = LlmError.of("no such route", Code.NO_ADAPTER)
-    else:
-        raised = thrown(given["thrown"])
-    before = [chunk.to_dict() for chunk in _SCRIPT[: given.get("afterChunks", 0)]]
-    return {"chunks": [*before, _finished(raised, was_cancelled=given["signalAborted"])]}
-
-
-_OPERATIONS = {
-    "resolveModelInfo": _resolve_model_info,
-    "listModels": _list_models,
-    "resolveCallConfig": _resolve_call_config,
-    "prepareCall": _prepare_call,
-    "discoverModels": _discover_models,
-    "adapterRequest": _adapter_request,
-    "streamFailure": _stream_failure,
-}
-
-
-def run_service(given: dict[str, Any]) -> object:
-    try:
-        return _OPERATIONS[given["op"]](given)
-    except LlmError as exc:
-        return {"error": {"code": exc.code}}
-
-
-HANDLERS = {"service": run_service}
+OPENERS = {"service": service}

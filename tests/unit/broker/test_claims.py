@@ -56,6 +56,23 @@ def test_replaced_registrations_go_to_the_end() -> None:
     assert not claims.put(P, gen(1), [*entries("c", 2), *entries("ba", 3)])
 
 
+def test_a_replacement_that_only_turns_its_routes_around_goes_to_the_end() -> None:
+    """Its mark is another one, so that none of its keys counts as having stayed."""
+    claims: Claims[str] = Claims()
+    claims.put(P, gen(1), entries("ab", 1))
+    claims.put(Q, gen(2), entries("c"))
+    assert claims.put(P, gen(1), entries("ba", 2))
+    assert keys(claims) == "cba"
+
+
+def test_the_marks_of_a_process_that_was_taken_over_mean_nothing() -> None:
+    claims: Claims[str] = Claims()
+    claims.put(P, gen(1), entries("ab", 7))
+    claims.put(Q, gen(2), entries("c"))
+    claims.put(P, gen(3), entries("ab", 1), instead_of=gen(1))
+    assert keys(claims) == "abc"
+
+
 def test_a_takeover_exchanges_everything_in_one_step() -> None:
     """Keys the new worker lacks go, the others keep their place with the new value."""
     claims: Claims[str] = Claims()

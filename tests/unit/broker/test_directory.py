@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from trunkline_broker.core.directory import directory_entries, namespaces
+from trunkline_broker.core.directory import directory_entries, namespaces, since
 from trunkline_broker.core.refusal import Refusal
 
 
@@ -62,3 +62,10 @@ def test_namespaces() -> None:
         with pytest.raises(Refusal) as refused:
             namespaces(names)
         assert refused.value.code == code
+
+
+def test_a_registration_says_since_when_it_is_as_it_is() -> None:
+    """A worker that does not is taken by the number of the registration."""
+    assert since({"since": 7}, 2) == 7
+    assert since({}, 2) == 2
+    assert since({"since": "x"}, 2) == 2

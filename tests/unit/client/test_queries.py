@@ -70,13 +70,13 @@ async def test_each_query_asks_the_right_one() -> None:
 
 async def test_a_wrong_argument_is_named_and_never_sent() -> None:
     asked = Asked([])
-    with pytest.raises(LocalProtocolError, match="^provider: "):
+    with pytest.raises(LocalProtocolError, match=r"^provider: "):
         await asked.list_models("p" * 257)
-    with pytest.raises(LocalProtocolError, match="^model: "):
+    with pytest.raises(LocalProtocolError, match=r"^model: "):
         await asked.resolve_model_info("p", cast("str", 5))
-    with pytest.raises(LocalProtocolError, match="^settings_ns: "):
+    with pytest.raises(LocalProtocolError, match=r"^settings_ns: "):
         await asked.discover_models("n" * 257, {})
-    with pytest.raises(LocalProtocolError, match="^apiKey: ") as seen:
+    with pytest.raises(LocalProtocolError, match=r"^apiKey: ") as seen:
         await asked.discover_models("ns", {"apiKey": ["secret"]})
     assert "secret" not in str(seen.value)
     assert asked.asked == []

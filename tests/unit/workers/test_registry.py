@@ -76,7 +76,7 @@ def test_directory_entries_are_declared_once() -> None:
     assert code_of(lambda: registry.with_directory(2, entries("z", "z"))) == "DUPLICATE_DIRECTORY"
     replaced = registry.with_directory(2, entries("z")).with_entries(1, entries("y"))
     assert [item.handle for item in replaced.directory] == [2, 1]
-    assert replaced.without(2).to_wire().directory == ({"entries": entries("y")},)
+    assert replaced.without(2).to_wire().directory == ({"entries": entries("y"), "since": 3},)
 
 
 def test_discovery_has_one_offer_per_namespace() -> None:

@@ -30,11 +30,15 @@ class Route(NamedTuple):
 
 
 class Registration(NamedTuple, Generic[A]):
-    """The routes of one handle; they may be none after a replacement."""
+    """The routes of one handle; they may be none after a replacement.
+
+    `since` tells the broker which registrations are as they were: it rises with each change.
+    """
 
     handle: int
     adapter: A
     routes: tuple[Route, ...]
+    since: int
 
 
 class DirectoryEntries(NamedTuple):
@@ -42,6 +46,7 @@ class DirectoryEntries(NamedTuple):
 
     handle: int
     entries: tuple[Mapping[str, Any], ...]
+    since: int
 
 
 class Discovery(NamedTuple):
@@ -85,8 +90,10 @@ class Registry(Generic[A]):
         for registration in self.adapters:
             number = _number(known, registration.adapter)
             routes = [{"info": route.info, "policy": route.policy} for route in registration.routes]
-            adapters.append({"adapter": number, "routes": routes})
-        directory = tuple({"entries": list(item.entries)} for item in self.directory)
+            adapters.append({"adapter": number, "routes": routes, "since": registration.since})
+        directory = tuple(
+            {"entries": list(item.entries), "since": item.since} for item in self.directory
+        )
         return RegistrationSet(
             tuple(adapters), directory, tuple(item.settings_ns for item in self.discovery)
         )
@@ -111,9 +118,8 @@ class Registry(Generic[A]):
         """
         self._check_bound()
         self._check_routes(handle, routes)
-        return replace(
-            self, adapters=(*self.adapters, Registration(handle, adapter, tuple(routes)))
-        )
+        added = Registration(handle, adapter, tuple(routes), self._next_since())
+        return replace(self, adapters=(*self.adapters, added))
 
     def with_routes(self, handle: int, routes: Sequence[Route]) -> Registry[A]:
         """Return the registry with other routes of a handle; they move to the end of the list.
@@ -124,7 +130,8 @@ class Registry(Generic[A]):
         found = next(item for item in self.require(handle).adapters if item.handle == handle)
         self._check_routes(handle, routes)
         others = tuple(item for item in self.adapters if item.handle != handle)
-        return replace(self, adapters=(*others, found._replace(routes=tuple(routes))))
+        replaced = found._replace(routes=tuple(routes), since=self._next_since())
+        return replace(self, adapters=(*others, replaced))
 
     def with_directory(self, handle: int, entries: Sequence[Mapping[str, Any]]) -> Registry[A]:
         """Return the registry with the configurable providers of a new handle.
@@ -134,7 +141,7 @@ class Registry(Generic[A]):
         """
         self._check_bound()
         self._check_entries(handle, entries)
-        added = DirectoryEntries(handle, tuple(entries))
+        added = DirectoryEntries(handle, tuple(entries), self._next_since())
         return replace(self, directory=(*self.directory, added))
 
     def with_entries(self, handle: int, entries: Sequence[Mapping[str, Any]]) -> Registry[A]:
@@ -146,7 +153,8 @@ class Registry(Generic[A]):
         self.require(handle)
         self._check_entries(handle, entries)
         others = tuple(item for item in self.directory if item.handle != handle)
-        return replace(self, directory=(*others, DirectoryEntries(handle, tuple(entries))))
+        replaced = DirectoryEntries(handle, tuple(entries), self._next_since())
+        return replace(self, directory=(*others, replaced))
 
     def with_discovery(self, handle: int, settings_ns: str) -> Registry[A]:
         """Return the registry with model discovery for one namespace.
@@ -168,6 +176,10 @@ class Registry(Generic[A]):
             tuple(item for item in self.directory if item.handle != handle),
             tuple(item for item in self.discovery if item.handle != handle),
         )
+
+    def _next_since(self) -> int:
+        every = (*self.adapters, *self.directory)
+        return 1 + max((registration.since for registration in every), default=0)
 
     def _check_bound(self) -> None:
         if len(self.adapters) + len(self.directory) + len(self.discovery) >= MAX_HANDLES:
