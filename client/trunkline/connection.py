@@ -16,6 +16,7 @@ from typing import Final, cast
 
 import zmq
 from trunkline_protocol.codec import HEADER_BYTES
+from trunkline_protocol.failure import LocalProtocolError
 from trunkline_protocol.limits import MAX_LANE_BODY_BYTES, MAX_PART_BYTES
 from zmq.utils.monitor import parse_monitor_message
 
@@ -84,7 +85,11 @@ class Connection:
     """The sockets of one client; used on one event loop only."""
 
     def __init__(self, endpoint: str, client_id: bytes, receivers: Receivers) -> None:
-        """Connect to `control`; must be called with the loop running."""
+        """Connect to `control`; must be called with the loop running.
+
+        Raises:
+            LocalProtocolError: ZeroMQ can't make anything of the endpoint; nothing is left open.
+        """
         self._loop = asyncio.get_running_loop()
         self._client_id = client_id
         self._on = receivers
@@ -95,7 +100,11 @@ class Connection:
         self._monitor = self._control.get_monitor_socket(_EVENTS)
         self._loop.add_reader(self._monitor.FD, self._read_monitor)
         self._loop.add_reader(self._control.FD, self.drain_control)
-        self._control.connect(endpoint)
+        try:
+            self._control.connect(endpoint)
+        except zmq.ZMQError as exc:
+            self.close()
+            raise LocalProtocolError(f"endpoint {endpoint!r}: {exc.strerror}") from exc
         # Connecting may swallow the first signal, as sending may: look once without one.
         self._loop.call_soon(self._read_monitor)
         self._call_control_soon()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import select
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO, cast
 
 import typer
 from trunkline_protocol.chunks import (
@@ -23,6 +23,7 @@ from trunkline_protocol.chunks import (
     Usage,
 )
 from trunkline_protocol.failure import LlmFailure
+from trunkline_protocol.limits import MAX_PART_BYTES
 
 from trunkline_broker.cli.connection import broker, run_async
 from trunkline_broker.cli.exits import ExitCode
@@ -72,10 +73,12 @@ def chat(
 
 def _prompt(argument: str) -> str:
     """Join the argument and what is piped in."""
-    if sys.stdin.isatty():
-        piped = sys.stdin.read() if argument == "-" else ""
+    if cast("TextIO | None", sys.stdin) is None:  # closed by whoever started us
+        piped = ""
+    elif sys.stdin.isatty():
+        piped = _all_of_stdin() if argument == "-" else ""
     elif argument in {"", "-"}:
-        piped = sys.stdin.read()
+        piped = _all_of_stdin()
     else:
         piped = _piped_beside_an_argument()
     text = "\n\n".join(part for part in (argument.removeprefix("-") or "", piped.strip()) if part)
@@ -84,10 +87,18 @@ def _prompt(argument: str) -> str:
     return text
 
 
+def _all_of_stdin() -> str:
+    """Read text up to what one call can carry; bytes that are no text become U+FFFD."""
+    data = sys.stdin.buffer.read(MAX_PART_BYTES + 1)
+    if len(data) > MAX_PART_BYTES:
+        fail(f"standard input has more than {MAX_PART_BYTES} bytes", ExitCode.USAGE)
+    return data.decode("utf-8", "replace")
+
+
 def _piped_beside_an_argument() -> str:
     readable, _, _ = select.select([sys.stdin], [], [], SILENT_PIPE_S)
     if readable:
-        return sys.stdin.read()
+        return _all_of_stdin()
     err().print("(standard input is open but silent; it is not part of the prompt)", style="dim")
     return ""
 
