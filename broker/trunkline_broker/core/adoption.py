@@ -11,6 +11,7 @@ from trunkline_protocol.frames import Cancel, HeldCall, Register
 from trunkline_protocol.ids import CallId
 
 from trunkline_broker.core.calls import Call, CallState
+from trunkline_broker.core.clients import Client
 from trunkline_broker.core.effects import Adopt
 from trunkline_broker.core.endings import Endings
 from trunkline_broker.core.forwarding import Forwarding
@@ -81,8 +82,7 @@ class Adoption:
     def on_ready(self, worker: Worker) -> None:
         """The policies of an adopted worker's calls are known now: tell their clients."""
         for call in worker.calls.values():
-            if not call.policy_map:
-                self._openings.confirm_rebound(call)
+            self._openings.confirm_rebound(call)
 
     def is_over(self) -> bool:
         """Tell whether every worker of the older broker has said what it holds, or is dead."""
@@ -199,7 +199,7 @@ class Adoption:
             hub.deadlines.set((Timer.CLIENT, client.id), now_s + hub.spec.orphan_timeout_s)
         hub.calls.add(call)
         client.calls[call.id] = call
-        self._bind(worker, call)
+        self._bind(worker, call, client)
         if entry.is_ended:
             self._endings.tail_only(call, worker, now_s)
         hub.count("calls_adopted")
@@ -212,19 +212,17 @@ class Adoption:
             return
         self._endings.leave_queue(call)
         call.rebind(worker.generation)
-        self._bind(worker, call)
+        self._bind(worker, call, hub.clients.ensure(entry.client))
         if entry.is_ended:
             self._endings.tail_only(call, worker, call.heard_s)
         hub.count("calls_adopted")
 
-    def _bind(self, worker: Worker, call: Call) -> None:
+    def _bind(self, worker: Worker, call: Call, client: Client) -> None:
         hub = self._hub
         worker.calls[call.id] = call
         worker.running += 1
         hub.gates.at(call.provider).running += 1
-        client = hub.clients.get(call.client)
-        if client is not None:
-            hub.open_stream(client, call)
+        hub.open_stream(client, call)
 
     def _named(self, worker: Worker, call: Call, now_s: float) -> None:
         """Give a held call the window that holds here, and what its client said before."""

@@ -185,9 +185,7 @@ class Endings:
             self._hub.deadlines.set((Timer.RETENTION, call_id), ends_s)
             return
         self._hub.count("retention_over")
-        worker = self._hub.workers.get(call.worker)
-        if worker is not None:
-            self._hub.to_worker(worker, Done((CallRef(call.id, call.attempt),)))
+        self._hub.to_worker(self._worker_of(call), Done((CallRef(call.id, call.attempt),)))
         self.forget(call)
 
     def on_backoff_over(self, call_id: CallId, now_s: float) -> None:
@@ -260,10 +258,7 @@ class Endings:
             hub.deadlines.clear((Timer.QUEUE, call.id))
 
     def _leave_worker(self, call: Call) -> None:
-        hub = self._hub
-        worker = hub.workers.get(call.worker)
-        if worker is None:
-            raise AssertionError("a worker that goes loses its calls first")
+        hub, worker = self._hub, self._worker_of(call)
         if call.state is CallState.RUNNING:
             self._stop_running(call, worker)
         else:
@@ -274,6 +269,12 @@ class Endings:
         client = hub.clients.get(call.client)
         if client is not None:
             hub.close_stream(client, call)
+
+    def _worker_of(self, call: Call) -> Worker:
+        worker = self._hub.workers.get(call.worker)
+        if worker is None:
+            raise AssertionError("a worker that goes loses its calls first")
+        return worker
 
     def _stop_running(self, call: Call, worker: Worker) -> None:
         if worker.running == self._hub.spec.max_calls_per_worker:

@@ -16,6 +16,7 @@ from tests.support.broker_rig import (
     RigClient,
     RigWorker,
     a_pool,
+    adapters,
     done,
     held,
     only,
@@ -598,3 +599,33 @@ def test_an_unconfirmed_open_tells_again_whether_it_wants_recovery() -> None:
     client.say(opened)
     worker.end_with(opened, "SERVER")
     assert client.got(frames.Retry)
+
+
+def test_the_policy_is_that_of_the_calls_route() -> None:
+    """A worker may serve several; a client that left meanwhile is told nothing."""
+    rig = Rig(a_pool(providers=("p", "q")), alive=(alive(),))
+    worker, client, gone = an_old_worker(rig), a_client(rig), a_client(rig)
+    opened, detached = client.an_open("q"), gone.an_open("q")
+    client.hello()
+    gone.hello()
+    worker.register("serving", calls=(held(opened, client), held(detached, gone)))
+    gone.say(frames.Bye())
+    worker.commit((*adapters("p"), *adapters("q", number=2, policy=NORMAL)))
+    assert only(client.got(frames.Accepted)).policy == NORMAL
+    assert gone.got(frames.Accepted) == []
+
+
+def test_what_waits_while_settling_is_bounded() -> None:
+    """In bytes, as every queue; queries wait too, since nobody's route is known."""
+    rig = Rig(alive=(alive(),), queue_bytes=6)
+    worker, client = an_old_worker(rig), a_client(rig)
+    client.hello()
+    client.open()
+    client.open()
+    assert client.failure()["code"] == "OVERLOADED"
+    query = client.query("listModels", provider="x")
+    assert client.got(frames.Reply) == []
+    worker.register("serving")
+    worker.ready("p", "x")
+    assert worker.got(frames.Query) == [query]
+    rig.check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from trunkline_broker.core.effects import EchoProbe
@@ -104,3 +105,18 @@ def test_frames_of_strangers_never_raise(data: st.DataObject) -> None:
     for frame in data.draw(st.lists(st.sampled_from(worker_frames), max_size=8)):
         worker.say(frame)
         rig.check()
+
+
+def test_a_greeting_that_was_not_taken_first_is_a_defect() -> None:
+    """Whoever dispatches looks for it before it looks for the peer."""
+    rig = Rig()
+    worker, client = rig.a_worker(), rig.a_client()
+    known_client, known_worker = rig.hub.clients.at(client.peer), rig.hub.workers.at(worker.peer)
+    assert known_client is not None
+    assert known_worker is not None
+    hello = frames.Hello((1, 0), client.id, 1)
+    register = frames.Register((1, 0), worker.pool, 0, worker.generation, 1, "starting")
+    with pytest.raises(AssertionError):
+        rig.broker._on_known_client(known_client, hello, 0.0)
+    with pytest.raises(AssertionError):
+        rig.broker._on_known_worker(known_worker, register, 0.0)

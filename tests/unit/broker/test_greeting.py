@@ -165,3 +165,14 @@ def test_a_connection_that_names_another_client_leaves_the_first_one() -> None:
     assert len(rig.hub.clients) == 2
     rig.wait(10.0)
     assert [client.id for client in rig.hub.clients] == [second.id]
+
+
+def test_a_connected_client_is_not_judged() -> None:
+    """It may stay as it is for ever."""
+    rig = Rig()
+    client = rig.a_client()
+    known = rig.hub.clients.at(client.peer)
+    assert known is not None
+    rig.broker._greeting._judge(known, rig.now_s)
+    rig.wait(100.0)
+    assert rig.hub.clients.at(client.peer) is known

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trunkline_broker.core.effects import Log
-from trunkline_protocol.frames import Role, Who
+from trunkline_protocol.frames import Role, Who, Window
 from trunkline_protocol.ids import CallId, ClientId, Epoch, LeaseId
 
 from tests.support.broker_rig import Rig
@@ -68,3 +68,15 @@ def test_a_stream_whose_worker_is_gone_still_tells_its_client() -> None:
     rig.hub.send_window(known, call)
     assert len(rig.hub.out) == 1
     assert worker
+
+
+def test_streams_that_have_ended_get_no_new_window() -> None:
+    """Nothing more will be sent on them."""
+    rig = Rig()
+    worker = rig.a_worker()
+    client = rig.a_client()
+    opened = [client.open() for _ in range(3)]
+    worker.end(opened[2])
+    for _ in range(3):
+        client.open()
+    assert client.got(Window) == []

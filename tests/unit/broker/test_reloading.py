@@ -110,3 +110,18 @@ def test_a_pool_whose_swap_runs_already_is_reported() -> None:
     rig.tell(ConfigReplaced((a_pool(python="other"),), client.peer, QueryId(b"q" * 16)))
     assert client.answer()["code"] == "RELOAD_FAILED"
     assert "under way" in client.answer()["message"]
+
+
+def test_the_answer_comes_after_the_last_swap() -> None:
+    """Pools are exchanged at the same time."""
+    rig = Rig(a_pool("p"), a_pool("q"))
+    for spawn in rig.spawned():
+        rig.a_worker(spawn=spawn)
+    client = rig.a_client()
+    fresh = (a_pool("p", python="x"), a_pool("q", python="x"))
+    rig.tell(ConfigReplaced(fresh, client.peer, QueryId(b"q" * 16)))
+    first, second = rig.spawned()
+    rig.a_worker(spawn=first)
+    assert client.got(frames.Reply) == []
+    rig.a_worker(spawn=second)
+    assert client.answer()["changed"] == ["p", "q"]

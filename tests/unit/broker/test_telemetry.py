@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 
 from trunkline_broker.telemetry import LineWriter, Telemetry
@@ -36,6 +37,18 @@ def test_pretty_lines_are_for_people(tmp_path: Path) -> None:
     text = path.read_text()
     assert r'warning worker_exited pool=a why="x\ny z=1"' in text
     assert "ValueError: why" in text
+
+
+def test_lines_on_a_terminal_are_short() -> None:
+    """Eighty columns: no date, and no generation beside the pid."""
+    master, slave = os.openpty()
+    telemetry = Telemetry(slave, "pretty", "info")
+    telemetry.log("info", "worker_serves", {"pool": "a", "generation": [1, 2], "pid": 7})
+    telemetry.close()
+    line = os.read(master, 1000).decode()
+    os.close(slave)
+    os.close(master)
+    assert re.fullmatch(r"\d\d:\d\d:\d\d info    worker_serves pool=a pid=7\r\n", line)
 
 
 def test_a_full_disk_loses_lines_and_says_so(tmp_path: Path) -> None:
