@@ -161,6 +161,8 @@ class Daemon:
         alive_workers = tuple(_alive_worker(hint) for hint in hints)
         self.report(said.Started(alive_workers, self._attachments.scan()))
         facts = {"pid": os.getpid(), "endpoint": self._settings.endpoint, "adopting": len(hints)}
+        source = self._settings.source
+        facts["config"] = str(source) if source is not None else "built in"
         self._telemetry.log("info", "ready", facts)
 
     def _watched_processes(self, hints: list[Hint]) -> Processes:

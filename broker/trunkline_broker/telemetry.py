@@ -62,17 +62,20 @@ class LineWriter:
                 self._lose()
 
     def _write(self, line: bytes) -> bool:
+        whole = line + b"\n"
         try:
-            os.write(self._fd, line + b"\n")
+            return os.write(self._fd, whole) == len(whole)
         except OSError:
             return False  # disk full, terminal gone: counted by the caller
-        return True
 
 
 class _Formatter(logging.Formatter):
-    def __init__(self, style: LogFormat) -> None:
+    """Whole facts for files and programs; on a terminal only what tells one line from the next."""
+
+    def __init__(self, style: LogFormat, *, is_terminal: bool) -> None:
         super().__init__()
         self._is_json = style == "json"
+        self._is_terminal = is_terminal
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
@@ -83,6 +86,9 @@ class _Formatter(logging.Formatter):
         if self._is_json:
             head = {"at": at, "level": record.levelname.lower(), "event": text}
             return json.dumps(head | dict(fields), default=str)
+        if self._is_terminal:
+            at = at[11:19]  # in UTC like every other time
+            fields = {key: value for key, value in fields.items() if key != "generation"}
         tail = " ".join(f"{key}={_shown(value)}" for key, value in fields.items())
         return f"{at} {record.levelname.lower():7} {text} {tail}".rstrip()
 
@@ -109,7 +115,7 @@ class Telemetry:
         self.counters: Counter[str] = Counter()
         self._writer = LineWriter(fd)
         self._handler = _LineHandler(self._writer)
-        self._handler.setFormatter(_Formatter(style))
+        self._handler.setFormatter(_Formatter(style, is_terminal=os.isatty(fd)))
         self._logger = logging.getLogger("trunkline.broker")
         self._logger.setLevel(level.upper())
         self._logger.propagate = False
