@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, cast
-from urllib.parse import urlsplit
 
-from trunkline_protocol.retry_policy import ResolvedRetryPolicy, resolve_retry_policy
+from trunkline_protocol.retry_policy import ResolvedRetryPolicy
 
 from trunkline_workers.adapters.chat_completions.profiles import (
     PROFILES,
@@ -21,12 +20,17 @@ from trunkline_workers.adapters.chat_completions.profiles import (
 )
 from trunkline_workers.adapters.chat_completions.serialize import RequestDefaults, offered_efforts
 from trunkline_workers.clocks import StreamLimits
-from trunkline_workers.http import ClientOptions, TransportName
+from trunkline_workers.http import ClientOptions
+from trunkline_workers.http_options import (
+    check_base_url,
+    read_client,
+    read_limits,
+    read_retry_policy,
+)
 from trunkline_workers.options_reader import OptionsReader
 
 _INLINE: Final = ("off", "tags", "prefilled")
 _IMAGES: Final = ("none", "data-url", "file")
-_TRANSPORTS: Final = ("aiohttp", "httpx")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,14 +83,14 @@ def read_config(options: Mapping[str, object]) -> ChatConfig:
         key_header=reader.text("apiKeyHeader", "authorization") or "",
         headers=reader.texts("headers"),
         defaults=_defaults(reader, profile),
-        limits=_limits(reader),
-        client=_client(reader),
+        limits=read_limits(reader),
+        client=read_client(reader),
         context_window=reader.count("contextWindow"),
         default_max_tokens=reader.count("defaultMaxTokens"),
-        retry_policy=_retry_policy(reader),
+        retry_policy=read_retry_policy(reader),
     )
     reader.finish()
-    _check_base_url(reader, config.base_url)  # after unknown keys, which a misspelt one is
+    check_base_url(reader, config.base_url)  # after unknown keys, which a misspelt one is
     return config
 
 
@@ -153,16 +157,6 @@ def _model(item: Mapping[str, object], position: int) -> ModelFacts:
     return model
 
 
-def _check_base_url(reader: OptionsReader, url: str) -> None:
-    if not url:
-        raise reader.fail("baseUrl", "required by this profile, such as https://host/v1")
-    parts = urlsplit(url)
-    if parts.scheme not in {"http", "https"} or not parts.hostname:
-        raise reader.fail("baseUrl", "a URL that begins with http:// or https:// is required")
-    if parts.username or parts.password or parts.query:
-        raise reader.fail("baseUrl", "a URL without credentials and query is required")
-
-
 def _defaults(reader: OptionsReader, profile: Profile) -> RequestDefaults:
     rules = profile.request
     defaults = RequestDefaults(
@@ -178,36 +172,3 @@ def _defaults(reader: OptionsReader, profile: Profile) -> RequestDefaults:
         some = ", ".join(offered) or "nothing: this profile has no efforts"
         raise reader.fail("reasoningEffort", f"allowed: {some}")
     return defaults
-
-
-def _limits(reader: OptionsReader) -> StreamLimits:
-    default = StreamLimits()
-    return StreamLimits(
-        connect_s=reader.seconds("connectTimeoutMs", default.connect_s) or 0,
-        first_byte_s=reader.seconds("firstByteTimeoutMs", default.first_byte_s) or 0,
-        idle_s=reader.seconds("streamIdleTimeoutMs", default.idle_s) or 0,
-        progress_s=reader.seconds("progressTimeoutMs", default.progress_s) or 0,
-        total_s=reader.seconds("totalTimeoutMs"),
-        grace_s=reader.seconds("finishGraceMs", default.grace_s) or 0,
-        pool_s=reader.seconds("poolTimeoutMs", default.pool_s) or 0,
-    )
-
-
-def _client(reader: OptionsReader) -> ClientOptions:
-    http2 = reader.flag("http2", default=False)
-    transport = reader.choice("transport", _TRANSPORTS, "httpx" if http2 else "aiohttp")
-    if http2 and transport != "httpx":
-        raise reader.fail("transport", "http2 needs the httpx transport")
-    return ClientOptions(
-        max_connections=reader.count("maxConnections", 256) or 0,
-        transport=cast("TransportName", transport),
-        http2=http2,
-        trust_env=reader.flag("trustEnv", default=True),
-        keep_alive=reader.flag("keepAlive", default=True),
-    )
-
-
-def _retry_policy(reader: OptionsReader) -> ResolvedRetryPolicy | None:
-    if reader.raw("retryPolicy") is None:
-        return None
-    return resolve_retry_policy(reader.table("retryPolicy"), "retryPolicy")
