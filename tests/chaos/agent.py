@@ -44,7 +44,7 @@ class Agent:
                 calls.create_task(self._call(order))
         mux = shell.mux
         await until_async(lambda: not mux.open_count, 15)
-        self._book.note("left", name=name)
+        self._book.note("left", name=name, counters=dict(self._llm.counters))
 
     async def _call(self, order: dict[str, Any]) -> None:
         call, mark, cancel = order["id"], order["mark"], order.get("cancel")

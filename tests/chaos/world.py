@@ -258,6 +258,14 @@ class World:
         for pool in ("one", "two"):
             await asyncio.to_thread(self.broker.until_ready, pool, 30.0)
 
+    async def until_all_back(self) -> None:
+        """Wait until every agent is connected to this broker."""
+        await until_async(lambda: len(self._connected()) == len(self.agents), 10)
+
+    def _connected(self) -> list[str]:
+        clients = self.broker.status()["clients"]
+        return [entry["name"] for entry in clients if entry["name"] in self.agents]
+
     async def workers_of(self, pool: str) -> list[int]:
         """Return the serving workers of a pool."""
         document = await self.ask("status")
@@ -337,7 +345,8 @@ async def look_for_leftovers(world: World) -> None:
     await asyncio.to_thread(world.broker.start)
     await world.until_serving()
     await until_idle(world)
-    fresh = await _files(world.broker.pid)
+    await world.until_all_back()
+    fresh = await _files(world.broker.pid, max)  # everybody has to come back first
     if used > fresh + 2:
         world.leak("descriptor", f"broker holds {used}, a fresh one {fresh}")
     await world.ask("swap", {"pool": "one"})
@@ -360,13 +369,13 @@ async def look_for_leftovers(world: World) -> None:
     world.book.note("end_of_world", w=world.number, rss=0)
 
 
-async def _files(pid: int) -> int:
-    """Return how many descriptors a process keeps: the least of a second's looks."""
+async def _files(pid: int, chosen: Callable[[list[int]], int] = min) -> int:
+    """Return how many descriptors a process keeps: the least (or most) of a second's looks."""
     counts: list[int] = []
     for _ in range(10):
         counts.append(open_files(pid))
         await asyncio.sleep(0.1)
-    return min(counts)
+    return chosen(counts)
 
 
 async def until_idle(world: World) -> None:
