@@ -20,13 +20,21 @@ from trunkline_protocol.ids import PoolName
 
 from trunkline_broker.config_errors import ConfigError, line_of, syntax_error, validation_error
 from trunkline_broker.core.specs import BrokerSpec, PoolSpec, RestartSpec
-from trunkline_broker.paths import RunPaths, default_attachments_dir, default_run_dir, ipc
+from trunkline_broker.paths import (
+    RunPaths,
+    default_attachments_dir,
+    default_run_dir,
+    default_usage_file,
+    ipc,
+)
 
 CONFIG_ENV: Final = "TRUNKLINE_CONFIG"
 OVERRIDE_PREFIX: Final = "TRUNKLINE_BROKER_"  # TRUNKLINE_BROKER_DRAIN_S=5 sets [broker] drain_s
 FILE_NAME: Final = "trunkline.toml"
 _MAX_SECONDS: Final = 7 * 24 * 3600.0
 _MIB: Final = 1024 * 1024
+_ADDRESS: Final = r"^$|^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$"
+_URL: Final = r"^$|^https?://[^\s/?#@]+(/[^\s?#]*)?$"
 _RESTART: Final = RestartSpec()
 _POOL: Final = PoolSpec(PoolName(""), "")
 
@@ -87,6 +95,16 @@ class BrokerSection(_Section):
         attachments_dir: where uploaded images are kept, a directory of its own; a relative one
             begins at this file. Empty: below the run or the state directory.
         attachments_mib: most that is kept there; the longest unused goes first.
+        log_calls: which calls get a line of their own when they end: failed ones, or all.
+        metrics: `HOST:PORT` of the Prometheus endpoint; empty: none. It has no password, so a
+            host other than 127.0.0.1 shows names of clients and providers to whoever reaches it.
+        traces: base URL of an OTLP collector (HTTP), such as `http://127.0.0.1:4318`; empty: no
+            spans.
+        usage: count calls and tokens in the usage ledger (`trunkline usage`).
+        usage_file: the ledger, an SQLite file; a relative path begins at this file. Empty: in the
+            state directory, or in the run directory if `TRUNKLINE_RUN_DIR` names it.
+        usage_days: how long it is kept; minutes become hours after two days.
+        usage_mib: most room that it takes; the oldest goes first.
     """
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
@@ -107,9 +125,18 @@ class BrokerSection(_Section):
     attachments_mib: Annotated[int, Field(ge=1, le=1024 * 1024)] = (
         limits.ATTACHMENT_STORE_BYTES // _MIB
     )
+    log_calls: Literal["failed", "all"] = "failed"
+    metrics: Annotated[str, Field(pattern=_ADDRESS)] = ""
+    traces: Annotated[str, Field(pattern=_URL)] = ""
+    usage: bool = True
+    usage_file: str = ""
+    usage_days: Annotated[int, Field(ge=1, le=3650)] = 400
+    usage_mib: Annotated[int, Field(ge=1, le=16 * 1024)] = 64
 
 
-class _Document(_Section):
+class Document(_Section):
+    """A whole file."""
+
     broker: BrokerSection = BrokerSection()
     worker: dict[WorkerName, WorkerSection] = Field(default_factory=dict)
 
@@ -143,6 +170,14 @@ class Settings(BaseModel):
             return default_attachments_dir(self.environ)
         base = self.source.parent if self.source is not None else Path.cwd()
         return (base / Path(self.broker.attachments_dir).expanduser()).absolute()
+
+    @property
+    def usage_file(self) -> Path:
+        """Absolute path of the usage ledger."""
+        if not self.broker.usage_file:
+            return default_usage_file(self.environ)
+        base = self.source.parent if self.source is not None else Path.cwd()
+        return (base / Path(self.broker.usage_file).expanduser()).absolute()
 
     @property
     def endpoint(self) -> str:
@@ -191,9 +226,9 @@ def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> 
         merged = tree  # a wrong type: let the check below say so
     try:
         # From JSON-like values: lists become tuples, which strict checking of Python refuses.
-        document = _Document.model_validate(_checkable(merged))
+        document = Document.model_validate(_checkable(merged))
     except ValidationError as exc:
-        raise validation_error(exc, _Document, text, source, set(overrides)) from None
+        raise validation_error(exc, Document, text, source, set(overrides)) from None
     _check_providers(document.worker, text, source)
     return Settings(
         source=source,
@@ -240,12 +275,14 @@ def _find(path: Path | None, environ: Mapping[str, str]) -> Path | None:
         return path.expanduser().absolute()
     if named := environ.get(CONFIG_ENV):
         return Path(named).expanduser().absolute()
+    return next((path for path in places(environ) if path.is_file()), None)
+
+
+def places(environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return where a configuration is looked for if nothing names one, in this order."""
     home = Path(environ.get("HOME") or Path.home())
     config_home = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
-    for candidate in (Path.cwd() / FILE_NAME, config_home / "trunkline" / FILE_NAME):
-        if candidate.is_file():
-            return candidate
-    return None
+    return (Path.cwd() / FILE_NAME, config_home / "trunkline" / FILE_NAME)
 
 
 def _read(source: Path) -> str:

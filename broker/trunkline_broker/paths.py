@@ -18,6 +18,7 @@ MAX_SOCKET_PATH_BYTES: Final = 107  # unix(7): sun_path holds 108 bytes with its
 PRIVATE_DIR_MODE: Final = 0o700
 PRIVATE_FILE_MODE: Final = 0o600
 _ATTACHMENTS: Final = "attachments"
+_USAGE: Final = "usage.sqlite"
 
 
 class RunDirError(Exception):
@@ -46,9 +47,24 @@ def default_attachments_dir(environ: Mapping[str, str]) -> Path:
     """
     if environ.get(RUN_DIR_ENV) or not environ.get("XDG_RUNTIME_DIR"):
         return default_run_dir(environ) / _ATTACHMENTS
+    return _state_dir(environ) / _ATTACHMENTS
+
+
+def default_usage_file(environ: Mapping[str, str]) -> Path:
+    """Return the usage ledger that an environment names.
+
+    In the state directory, which survives a restart of the machine; in the run directory only if
+    `TRUNKLINE_RUN_DIR` sets that one apart.
+    """
+    if environ.get(RUN_DIR_ENV):
+        return default_run_dir(environ) / _USAGE
+    return _state_dir(environ) / _USAGE
+
+
+def _state_dir(environ: Mapping[str, str]) -> Path:
     home = Path(environ.get("HOME") or Path.home())
     state = Path(environ.get("XDG_STATE_HOME") or home / ".local" / "state")
-    return state.absolute() / "trunkline" / _ATTACHMENTS
+    return state.absolute() / "trunkline"
 
 
 @dataclass(frozen=True, slots=True)

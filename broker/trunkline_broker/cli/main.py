@@ -12,7 +12,7 @@ import typer
 from trunkline_protocol.failure import LlmError, TrunklineError
 from trunkline_protocol.version import __version__
 
-from trunkline_broker.cli import catalog, chat, lifecycle, setup, status, swap
+from trunkline_broker.cli import catalog, chat, config, lifecycle, setup, status, swap
 from trunkline_broker.cli.exits import EPILOG, ExitCode
 from trunkline_broker.cli.terminal import CommandError, err
 
@@ -67,6 +67,7 @@ app.command(short_help="Replace a worker while its streams go on.")(swap.swap)
 app.command()(chat.chat)
 app.command()(catalog.providers)
 app.command(short_help="List the models that a provider advertises.")(catalog.models)
+app.add_typer(config.app, name="config")
 app.add_typer(setup.app, name="setup")
 
 

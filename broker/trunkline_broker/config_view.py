@@ -1,0 +1,169 @@
+"""A configuration as people and editors see it: resolved TOML, JSON Schema, advice.
+
+Secrets never leave this module: an option under a telling name is masked, and of variables only
+names are known.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+import json
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, cast
+
+from trunkline_broker.config import OVERRIDE_PREFIX, BrokerSection, Document, Settings
+from trunkline_broker.core.specs import PoolSpec, RestartSpec
+
+MASK: Final = "********"
+_SECRET_NAME: Final = re.compile(r"(?i)key|token|secret|passw|credential|auth|cookie")
+# Numbers of tokens, and where a key is to be found.
+_HARMLESS_NAME: Final = re.compile(r"(?i)tokens$|(env|file|header|name|limit|count)$")
+_SECRET_VALUE: Final = re.compile(r"^(sk|pk|rk|gsk|xai|ghp|AIza)[-_A-Za-z0-9]{12,}$|^Bearer\s")
+_USER_IN_URL: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+_QUERY_OF_URL: Final = re.compile(r"(?<=\?)\S+")
+_BARE_KEY: Final = re.compile(r"^[A-Za-z0-9_-]+$")
+_ENTRY: Final = re.compile(r"^\s{4}(\w+): (.*)$")
+
+# Options say which variables hold keys; these are the field names of the specifications.
+_SPEC_NAMES: Final[Mapping[str, str]] = {"env": "environment"}
+
+
+def masked(value: Any, name: str = "") -> Any:
+    """Return options with every secret replaced.
+
+    Args:
+        value: any part of an options table.
+        name: the key it stands under; below a table named `headers` every text is a secret.
+    """
+    if isinstance(value, Mapping):
+        entries = cast("Mapping[str, Any]", value)
+        is_secret = name.lower() == "headers"
+        return {key: masked(item, "token" if is_secret else key) for key, item in entries.items()}
+    if isinstance(value, list | tuple):
+        return [masked(item, name) for item in cast("list[Any]", value)]
+    if not isinstance(value, str) or not value:
+        return value
+    if _SECRET_VALUE.search(value):
+        return MASK
+    if _SECRET_NAME.search(name) and not _HARMLESS_NAME.search(name):
+        return MASK
+    return _QUERY_OF_URL.sub(MASK, _USER_IN_URL.sub(MASK, value)) if "://" in value else value
+
+
+def resolved(settings: Settings) -> dict[str, Any]:
+    """Return every key with the value in force, defaults included, secrets masked."""
+    document = {
+        "broker": settings.broker.model_dump(mode="json"),
+        "worker": {
+            name: section.model_dump(mode="json") for name, section in settings.workers.items()
+        },
+    }
+    for section in document["worker"].values():
+        section["options"] = masked(section["options"])
+    return document
+
+
+def as_toml(settings: Settings) -> str:
+    """Return the resolved configuration as TOML; a comment says where each value is from."""
+    document = resolved(settings)
+    lines = ["[broker]"]
+    for key, value in document["broker"].items():
+        lines.append(f"{key} = {_toml(value)}{_origin(settings, key)}")
+    for name, section in document["worker"].items():
+        given = settings.workers[name].model_fields_set
+        lines += ["", f"[worker.{_key(name)}]"]
+        for key, value in section.items():
+            if key not in {"restart", "options"} and value is not None:
+                mark = "" if key in given else "  # default"
+                lines.append(f"{key} = {_toml(value)}{mark}")
+        for table in ("restart", "options"):
+            if section[table]:
+                lines += ["", f"[worker.{_key(name)}.{table}]"]
+                items = section[table].items()
+                lines += [f"{_key(k)} = {_toml(v)}" for k, v in items if v is not None]
+    return "\n".join(lines)
+
+
+def _origin(settings: Settings, key: str) -> str:
+    variable = OVERRIDE_PREFIX + key.upper()
+    if variable in settings.environ:
+        return f"  # from {variable}"
+    return "" if key in settings.broker.model_fields_set else "  # default"
+
+
+def _key(name: str) -> str:
+    return name if _BARE_KEY.match(name) else json.dumps(name)
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, Mapping):
+        entries = cast("Mapping[str, Any]", value).items()
+        parts = [f"{_key(key)} = {_toml(item)}" for key, item in entries if item is not None]
+        return f"{{ {', '.join(parts)} }}" if parts else "{}"
+    if isinstance(value, list):
+        return f"[{', '.join(_toml(item) for item in cast('list[Any]', value))}]"
+    # What TOML and JSON write alike: texts (with \\u escapes), numbers and booleans.
+    return json.dumps(value)
+
+
+def schema() -> dict[str, Any]:
+    """Return the JSON Schema of the file; descriptions are those of the classes."""
+    document = Document.model_json_schema()
+    document["title"] = "Trunkline configuration"
+    document["$schema"] = "https://json-schema.org/draft/2020-12/schema"
+    document["properties"]["worker"]["additionalProperties"] = False  # only the pattern's names
+    texts = {
+        "BrokerSection": descriptions(BrokerSection),
+        "WorkerSection": descriptions(PoolSpec),
+        "RestartSection": descriptions(RestartSpec),
+    }
+    for name, described in texts.items():
+        for key, field in document["$defs"][name]["properties"].items():
+            field["description"] = described[_SPEC_NAMES.get(key, key)]
+    return document
+
+
+def descriptions(owner: type[object]) -> dict[str, str]:
+    """Return what the docstring of a class says of each of its attributes."""
+    found: dict[str, str] = {}
+    name = ""
+    for line in inspect.cleandoc(owner.__doc__ or "").partition("Attributes:\n")[2].splitlines():
+        entry = _ENTRY.match(line)
+        if entry is not None:
+            name = entry[1]
+            found[name] = entry[2]
+        elif name:
+            found[name] = f"{found[name]} {line.strip()}".strip()
+    return found
+
+
+def advice(settings: Settings) -> Iterator[str]:
+    """Yield what is allowed and probably not meant, or will not work on this machine."""
+    names = {OVERRIDE_PREFIX + key.upper(): key for key in BrokerSection.model_fields}
+    for variable in settings.environ:
+        if variable.startswith(OVERRIDE_PREFIX) and variable not in names:
+            near = difflib.get_close_matches(variable, names, 1)
+            hint = f" (did you mean {near[0]}?)" if near else ""
+            yield f"{variable} is set and names no key of [broker]{hint}"
+    if not settings.workers:
+        yield "no [worker.NAME]: the broker will have nothing to call"
+    for spec in settings.pool_specs():
+        yield from _advice_for(spec, settings.environ)
+
+
+def _advice_for(spec: PoolSpec, environ: Mapping[str, str]) -> Iterator[str]:
+    where = f"worker.{spec.name}"
+    for name in spec.environment:
+        if name not in environ:
+            yield f"{where}: variable {name} is not set here"
+    if spec.env_file and not Path(spec.env_file).is_file():
+        yield f"{where}: env_file {spec.env_file} does not exist"
+    if spec.python and shutil.which(spec.python) is None:
+        yield f"{where}: python {spec.python} can't be run"
+    file, colon, _ = spec.adapter.rpartition(":")
+    if colon and file.endswith(".py") and not Path(file).is_file():
+        yield f"{where}: adapter file {file} does not exist"
