@@ -147,6 +147,15 @@ def test_status_for_people_and_for_scripts(broker: BrokerProcess) -> None:
     assert "\x1b" not in shown.stdout  # no escapes into a pipe
 
 
+def test_status_says_why_a_worker_does_not_run() -> None:
+    """Its last output is shown: a wrong option is found without looking for a log."""
+    with running_broker('[worker.a]\nadapter = "scripted"\noptions = { bogus = 1 }\n') as running:
+        until(lambda: running.status()["pools"][0]["slots"][0]["lastExit"], 30)
+        shown = trunkline("status", environ=variables(running)).stdout
+    assert "a/0: status 2" in shown
+    assert "unknown option 'bogus'" in shown
+
+
 def test_catalogs(broker: BrokerProcess) -> None:
     """Providers and models, one per line or as JSON."""
     environ = variables(broker)

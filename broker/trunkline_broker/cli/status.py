@@ -11,6 +11,7 @@ from trunkline_broker.cli.connection import ask, run_async
 from trunkline_broker.cli.terminal import out, print_json
 
 TIMEOUT_S = 5.0
+SHOWN_OUTPUT_LINES = 5  # of a worker that does not run; the last of a traceback tells most
 
 
 def status(
@@ -69,6 +70,9 @@ def _print_pools(pools: Sequence[dict[str, Any]]) -> None:
     for pool, slot in slots:
         if last := slot.get("lastExit"):
             out().print(f"{pool['name']}/{slot['slot']}: {last}", style="yellow", markup=False)
+            if not slot.get("pid"):
+                for line in slot.get("output", ())[-SHOWN_OUTPUT_LINES:]:
+                    out().print(f"  {line}", style="dim", markup=False)
 
 
 def _slot_row(pool: dict[str, Any], slot: dict[str, Any]) -> tuple[object, ...]:
@@ -80,7 +84,7 @@ def _slot_row(pool: dict[str, Any], slot: dict[str, Any]) -> tuple[object, ...]:
         slot.get("role") or "-",
         slot.get("inFlight", 0),
         slot.get("restarts", 0),
-        duration((slot.get("startedMsAgo") or 0) / 1000),
+        duration(slot["startedMsAgo"] / 1000) if slot.get("pid") else "-",
     )
 
 
