@@ -82,7 +82,8 @@ class PreparedLlmCall:
         self._dispatch = dispatch
         self._lease = resolved.lease
         self._until_s = monotonic() + resolved.lease_s
-        self._is_used = self._is_sent = False
+        self._is_used = False  # nobody may dispatch it (again)
+        self._is_sent = False  # the worker does not hold it for us any more
 
     @property
     def expires_in_s(self) -> float:
@@ -146,9 +147,9 @@ class PreparedLlmCall:
         Raises:
             LlmError: `TIMEOUT`; the lease then runs out by itself.
         """
-        if self._is_used:
+        if self._is_sent:
             return
-        self._is_used = True
+        self._is_used = self._is_sent = True
         try:
             await self._preparer.query("releaseCall", {"lease": self._lease}, timeout_s=timeout_s)
         except LlmError as exc:

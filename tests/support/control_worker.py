@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import signal
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
@@ -38,7 +40,8 @@ class DoubleAdapter(LlmAdapter):
     """Answers and emits what it was told; keeps what it saw.
 
     Attributes:
-        plan: `resolved`, `models`, `policy`, `chunks`, `failAt` and `thrown`, `hangAt`.
+        plan: `resolved`, `models`, `policy`, `chunks`, `failAt` and `thrown`, `hangAt`; `attempts`:
+            what differs in the first, second … attempt, until none is left.
         infos: provider info by route, as raw maps that may be wrong.
         seen: requests that reached `stream`.
         notes: what happened, such as a cancelled query.
@@ -70,36 +73,42 @@ class DoubleAdapter(LlmAdapter):
         resolved = self.plan.get("resolved", fallback)
         return {**fallback, **resolved} if self.plan.get("fillsIdentity") else resolved
 
-    async def _at(self, place: str) -> None:
-        """Fail or hang, if the plan says so for this place."""
-        if self.plan.get("hangAt") == place:
+    async def _at(self, place: str, plan: Mapping[str, Any] | None = None) -> None:
+        """Fail, hang or die, if the plan says so for this place."""
+        plan = self.plan if plan is None else plan
+        if plan.get("hangAt") == place:
             self.notes.append(f"{place} hangs")
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
                 self.notes.append(f"{place} was cancelled")
-                if "thrown" in self.plan:
-                    raise self._raised() from None
+                if "thrown" in plan:
+                    raise _raised(plan) from None
                 raise
-        if self.plan.get("failAt") == place:
-            raise self._raised()
-
-    def _raised(self) -> BaseException:
-        value = thrown(self.plan["thrown"])
-        return value if isinstance(value, BaseException) else ThrownValueError(str(value))
+        if plan.get("dieAt") == place:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if plan.get("failAt") == place:
+            raise _raised(plan)
 
     def stream(self, options: GenerateOptions) -> Any:
         self.seen.append(options)
-        if self.plan.get("failAt") == "dispatch":
-            raise self._raised()
-        if self.plan.get("failAt") == "iterator":
-            return FailingIterable(self._raised())
-        return self._chunks()
+        attempts: list[dict[str, Any]] = self.plan.get("attempts", [])
+        plan = {**self.plan, **attempts.pop(0)} if attempts else self.plan
+        if plan.get("failAt") == "dispatch":
+            raise _raised(plan)
+        if plan.get("failAt") == "iterator":
+            return FailingIterable(_raised(plan))
+        return self._chunks(plan)
 
-    async def _chunks(self) -> AsyncIterator[StreamChunk]:
-        for raw in self.plan.get("chunks", DEFAULT_CHUNKS):
+    async def _chunks(self, plan: Mapping[str, Any]) -> AsyncIterator[StreamChunk]:
+        for raw in plan.get("chunks", DEFAULT_CHUNKS):
             yield chunk_from_dict(raw)
-        await self._at("next")
+        await self._at("next", plan)
+
+
+def _raised(plan: Mapping[str, Any]) -> BaseException:
+    value = thrown(plan["thrown"])
+    return value if isinstance(value, BaseException) else ThrownValueError(str(value))
 
 
 class FailingIterable:
