@@ -10,14 +10,13 @@ import json
 import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from datetime import UTC, datetime
 from functools import partial
 from typing import Final, cast
 
 import msgspec
 from trunkline_protocol.chunks import StreamChunk
 from trunkline_protocol.failure import Code, LlmError, LlmFailure
-from trunkline_protocol.http_failure import http_failure, in_band_failure, request_id
+from trunkline_protocol.http_failure import in_band_failure, request_id
 from trunkline_protocol.models import (
     LlmModelContext,
     LlmModelInfo,
@@ -42,11 +41,10 @@ from trunkline_workers.adapters.chat_completions.serialize import (
 )
 from trunkline_workers.adapters.chat_completions.translate import Translator
 from trunkline_workers.credentials import KeySource
-from trunkline_workers.http import HttpClient, HttpRequest, HttpResponse
-from trunkline_workers.redact import redact
+from trunkline_workers.http import HttpClient, HttpRequest
+from trunkline_workers.refusals import refusal, without_key
 from trunkline_workers.streaming import translate_stream
 
-_ERROR_BODY_BYTES: Final = 256 * 1024
 _MODELS_BODY_BYTES: Final = 8 * 1024 * 1024  # OpenRouter's list has about 1 MB
 
 
@@ -162,7 +160,7 @@ class ChatCompletionsAdapter(LlmAdapter):
                 async for chunks in lists:
                     yield chunks
         except LlmError as exc:
-            raise _without_key(exc, key) from None
+            raise without_key(exc, key) from None
 
     async def _exchange(
         self, request: HttpRequest, options: GenerateOptions
@@ -173,7 +171,7 @@ class ChatCompletionsAdapter(LlmAdapter):
         is_complete = False
         try:
             if not 200 <= response.status < 300:
-                raise LlmError(await _refusal(response))
+                raise LlmError(await refusal(response))
             translator = self.new_translator(options, request_id(response.headers))
             lists = translate_stream(response, translator, config.limits.grace_s)
             async with aclosing(lists):
@@ -255,12 +253,12 @@ class ChatCompletionsAdapter(LlmAdapter):
             response = await self._http.send(request, config.limits)
             try:
                 if not 200 <= response.status < 300:
-                    raise LlmError(await _refusal(response))
+                    raise LlmError(await refusal(response))
                 body, is_complete = await response.read_all(_MODELS_BODY_BYTES)
             finally:
                 await response.close()
         except LlmError as exc:
-            raise _without_key(exc, key) from None
+            raise without_key(exc, key) from None
         return _models(body if is_complete else b"")
 
 
@@ -273,34 +271,6 @@ def _encode(body: Mapping[str, object]) -> bytes:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:  # a lone surrogate in a text: JSON can say it, UTF-8 can't
         return json.dumps(body).encode()
-
-
-async def _refusal(response: HttpResponse) -> LlmFailure:
-    """Describe a response that is not 2xx; a body that can't be read never hides the status."""
-    try:
-        body, _ = await response.read_all(_ERROR_BODY_BYTES)
-    except LlmError:
-        body = b""
-    now_ms = datetime.now(UTC).timestamp() * 1000
-    return http_failure(response.status, response.headers, body, now_ms)
-
-
-def _without_key(exc: LlmError, key: str | None) -> LlmError:
-    """Return the same failure with no key in its text.
-
-    A new error without a cause: the chain of the old one may quote the provider's text.
-    """
-    failure = exc.failure
-    text = redact(failure.message, () if key is None else (key,))
-    return LlmError(
-        LlmFailure(
-            message=text,
-            code=failure.code,
-            status=failure.status,
-            provider_retry_after_ms=failure.provider_retry_after_ms,
-            request_id=failure.request_id,
-        )
-    )
 
 
 def _models(body: bytes) -> list[ModelFacts]:
