@@ -11,7 +11,7 @@ from trunkline_broker.cli.connection import ask, run_async
 from trunkline_broker.cli.terminal import out, print_json
 
 TIMEOUT_S = 5.0
-SHOWN_OUTPUT_LINES = 5  # of a worker that does not run; the last of a traceback tells most
+SHOWN_OUTPUT_LINES = 5  # of a worker that does not serve; the last of a traceback tells most
 
 
 def status(
@@ -70,7 +70,7 @@ def _print_pools(pools: Sequence[dict[str, Any]]) -> None:
     for pool, slot in slots:
         if last := slot.get("lastExit"):
             out().print(f"{pool['name']}/{slot['slot']}: {last}", style="yellow", markup=False)
-            if not slot.get("pid"):
+            if slot["state"] != "serving":
                 for line in slot.get("output", ())[-SHOWN_OUTPUT_LINES:]:
                     out().print(f"  {line}", style="dim", markup=False)
 
