@@ -11,12 +11,15 @@ from typing import Final
 from rich.console import Console
 from rich.table import Table
 
-from bench.parts import PARTS, Row
+from bench.parts import PARTS as SHARED_PARTS
+from bench.parts import Row
+from bench.provider_path import provider_path
 from bench.rig import rig
 
+PARTS: Final = {**SHARED_PARTS, "provider": provider_path}
 # Chunks of one measured stream, or calls of one series.
-SIZES: Final = {"lane": 100_000, "agent": 20_000, "first": 100}
-QUICK: Final = {"lane": 20_000, "agent": 2_000, "first": 20}
+SIZES: Final = {"lane": 100_000, "agent": 20_000, "first": 100, "provider": 100_000}
+QUICK: Final = {"lane": 20_000, "agent": 2_000, "first": 20, "provider": 20_000}
 
 
 def main() -> None:

@@ -44,7 +44,7 @@ def lane(rig: Rig, rounds: int, chunks: int) -> list[Row]:
         bare: list[float] = []
         for _ in range(rounds):
             bare.append(_bare(rig, count, per_frame))
-            ours.append(_agent(rig, "trunkline", "burst", str(per_frame), count)["chunks_per_s"])
+            ours.append(run_agent(rig, "trunkline", "burst", str(per_frame), count)["chunks_per_s"])
         ratio = statistics.median(ours) / statistics.median(bare)
         rows.append(
             Row(
@@ -54,7 +54,7 @@ def lane(rig: Rig, rounds: int, chunks: int) -> list[Row]:
                 ratio,
                 ">= 0.55",
                 ratio >= 0.55,
-                _spread(ours, "{:,.0f}"),
+                spread(ours, "{:,.0f}"),
             )
         )
     return rows
@@ -70,12 +70,12 @@ def agent_cpu(rig: Rig, rounds: int, chunks: int) -> list[Row]:
         gateway: list[float] = []
         for _ in range(rounds):
             before = rig.cpu_s()
-            done = _agent(rig, "trunkline", "mock", "mock", count, pace, streams)
+            done = run_agent(rig, "trunkline", "mock", "mock", count, pace, streams)
             after = rig.cpu_s()
             used_s = sum(after[part] - before[part] for part in after)
             gateway.append(used_s / done["chunks"] * 1e6)
             ours.append(done["cpu_us"])
-            sdk.append(_agent(rig, "openai", rig.url, "mock", count, pace, streams)["cpu_us"])
+            sdk.append(run_agent(rig, "openai", rig.url, "mock", count, pace, streams)["cpu_us"])
         median, peer = statistics.median(ours), statistics.median(sdk)
         rows.append(
             Row(
@@ -85,7 +85,7 @@ def agent_cpu(rig: Rig, rounds: int, chunks: int) -> list[Row]:
                 median / peer,
                 f"<= 1/{round(1 / budget)}",
                 median / peer <= budget,
-                _spread(ours, "{:.2f}"),
+                spread(ours, "{:.2f}"),
             )
         )
         cost = statistics.median(gateway)
@@ -97,7 +97,7 @@ def agent_cpu(rig: Rig, rounds: int, chunks: int) -> list[Row]:
                 None,
                 "<= 12 us" if not pace else "-",
                 cost <= 12 or bool(pace),
-                _spread(gateway, "{:.1f}"),
+                spread(gateway, "{:.1f}"),
             )
         )
     return rows
@@ -131,9 +131,14 @@ def _calls(rig: Rig, way: tuple[str, str, str], calls: int) -> list[float]:
         return agent.result()["first_ms"]
 
 
-def _agent(
+def run_agent(
     rig: Rig, way: str, target: str, model: str, count: int, pace: int = 0, streams: int = 1
 ) -> dict[str, float]:
+    """Run an agent process that reads streams, and return what it found out.
+
+    Raises:
+        RuntimeError: chunks are missing.
+    """
     arguments = ("--chunks", str(count), "--pace", str(pace), "--streams", str(streams))
     with rig.agent(way, target, model, *arguments) as agent:
         agent.line()
@@ -159,7 +164,8 @@ def _bare(rig: Rig, count: int, per_frame: int) -> float:
         return rate
 
 
-def _spread(values: list[float], form: str) -> str:
+def spread(values: list[float], form: str) -> str:
+    """Return the least and the greatest of some figures as text."""
     return f"{form.format(min(values))} - {form.format(max(values))}"
 
 

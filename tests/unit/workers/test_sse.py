@@ -150,4 +150,5 @@ def test_small_reads_cost_no_more_than_linear() -> None:
         return time.process_time() - start
 
     small = min(cost_s(20_000) for _ in range(5))
-    assert min(cost_s(200_000) for _ in range(3)) <= 12 * max(small, 0.002)
+    # Quadratic work would be a hundred times as much; a busy machine may double a measurement.
+    assert min(cost_s(200_000) for _ in range(3)) <= 25 * max(small, 0.002)
