@@ -22,7 +22,7 @@ class RegistryMachine(RuleBasedStateMachine):
         self.client = self.rig.a_client()
         self.workers: dict[int, RigWorker] = {}
         self.routes: dict[str, int] = {}  # in order of registration
-        self.events = 0
+        self.numbers: dict[int, int] = {}  # of the adapter in force, per handle
 
     @rule(handle=HANDLES, routes=ROUTES)
     def replace(self, handle: int, routes: list[str]) -> None:
@@ -32,7 +32,8 @@ class RegistryMachine(RuleBasedStateMachine):
             worker = RigWorker(self.rig, f"pool{handle}", 0, Generation(Epoch(0), 0))
             worker.register()
             self.workers[handle] = worker
-        worker.ready(*routes)
+        number = self.rig.number()
+        worker.commit(adapters(*routes, number=number))
         refused = [frame.code for frame in worker.got(frames.Refused)]
         events = len(self.client.got(frames.Event))
         if "" in routes[: _first_repeat(routes)]:
@@ -46,6 +47,7 @@ class RegistryMachine(RuleBasedStateMachine):
             assert events == 1
             self.routes = {key: owner for key, owner in self.routes.items() if owner != handle}
             self.routes |= dict.fromkeys(routes, handle)
+            self.numbers[handle] = number
             return
         assert refused
         assert events == 0
@@ -68,7 +70,9 @@ class RegistryMachine(RuleBasedStateMachine):
         if worker is not None and mine:
             known = self.rig.hub.workers.get(worker.generation)
             assert known is not None
-            worker.say(frames.Registrations(known.request, adapters(*mine)))
+            worker.say(
+                frames.Registrations(known.request, adapters(*mine, number=self.numbers[handle]))
+            )
             assert worker.got(frames.Committed)
             assert self.client.got(frames.Event) == []
 

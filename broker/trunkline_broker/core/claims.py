@@ -73,8 +73,6 @@ class Claims(Generic[Value]):
         generation: Generation,
         entries: Sequence[Entry[Value]],
         instead_of: Generation | None = None,
-        *,
-        is_repeated: bool = False,
     ) -> bool:
         """Replace everything that a worker holds (or that another one held) in one step.
 
@@ -86,8 +84,6 @@ class Claims(Generic[Value]):
             generation: worker that holds the entries afterwards.
             entries: everything it registers, keys all different.
             instead_of: worker that holds nothing afterwards; `None`: none but itself.
-            is_repeated: a registration was replaced by an equal one. It was the last one, since
-                the worker puts replaced ones to its end; here it goes to the end of all.
 
         Returns:
             Whether the keys, their order or a value is another one than before.
@@ -98,8 +94,6 @@ class Claims(Generic[Value]):
             stay = _in_order(old, [(entry.key, entry.mark) for entry in entries])
         else:  # the marks of another process mean nothing here
             stay = _in_order([(key, 0) for key, _ in old], [(entry.key, 0) for entry in entries])
-        if is_repeated and entries:
-            stay -= {entry.key for entry in entries if entry.mark == entries[-1].mark}
         for key, _ in old:
             self._release(key, instead_of or generation, stays=key in stay)
         for entry in entries:

@@ -18,7 +18,7 @@ from trunkline_protocol.frames import (
 )
 
 from trunkline_broker.core.adoption import Adoption
-from trunkline_broker.core.effects import Adopt, SendToWorker
+from trunkline_broker.core.effects import Adopt, NoteLoad, SendToWorker
 from trunkline_broker.core.forwarding import Forwarding
 from trunkline_broker.core.hub import Hub, Timer, WorkerLost
 from trunkline_broker.core.refusal import Refusal
@@ -83,8 +83,7 @@ class Registering:
             self._refuse(worker, frame, refusal)
             return
         is_first = not worker.is_ready()
-        is_equal = offer == worker.offer
-        is_repeat = frame.request == worker.request and is_equal
+        is_repeat = frame.request == worker.request and offer == worker.offer
         worker.request, worker.offer = frame.request, offer
         hub.to_worker(worker, Committed(frame.request))
         if is_first:
@@ -94,12 +93,14 @@ class Registering:
             return
         hub.to_worker(worker, Role(worker.state.value))
         if worker.state is WorkerState.SERVING and not is_repeat:
-            self._recommit(worker, offer, is_repeated=is_equal)
+            self._recommit(worker, offer)
 
     def on_heartbeat(self, worker: Worker, frame: Heartbeat) -> None:
         """Answer, so that the worker knows this broker lives; pass on what it has sent."""
         if frame.load is not None:
             worker.load = frame.load
+            note = NoteLoad(worker.pool, worker.slot, worker.generation, frame.load)
+            self._hub.out.append(note)
         self._hub.to_worker(worker, Heartbeat())
         if frame.sent:
             self._forwarding.on_sent(worker, frame.sent)
@@ -111,9 +112,9 @@ class Registering:
         else:
             self._staffing.on_exited(worker.generation, f"it left: {reason}", (), now_s)
 
-    def _recommit(self, worker: Worker, offer: Offer, *, is_repeated: bool) -> None:
+    def _recommit(self, worker: Worker, offer: Offer) -> None:
         hub = self._hub
-        hub.registry.commit(worker.pool, worker.generation, offer, is_repeated=is_repeated)
+        hub.registry.commit(worker.pool, worker.generation, offer)
         hub.announce_adapters()
         hub.on_topology()
 

@@ -145,8 +145,6 @@ class Registry:
         generation: Generation,
         offer: Offer,
         instead_of: Generation | None = None,
-        *,
-        is_repeated: bool = False,
     ) -> bool:
         """Put a checked offer in force in one step; return whether anything is different.
 
@@ -155,17 +153,9 @@ class Registry:
             generation: worker that serves it from now on.
             offer: everything it registers.
             instead_of: worker (or suspended one) whose place it takes.
-            is_repeated: a registration was replaced by an equal one. Which one can be told only
-                where the worker has registrations of one kind.
         """
-        routes_again = is_repeated and not offer.directory
-        directory_again = is_repeated and not offer.routes
-        changed = self.routes.put(
-            pool, generation, offer.routes, instead_of, is_repeated=routes_again
-        )
-        changed |= self.directory.put(
-            pool, generation, offer.directory, instead_of, is_repeated=directory_again
-        )
+        changed = self.routes.put(pool, generation, offer.routes, instead_of)
+        changed |= self.directory.put(pool, generation, offer.directory, instead_of)
         return changed | self.discovery.put(pool, generation, offer.discovery, instead_of)
 
     def suspend(self, generation: Generation) -> None:

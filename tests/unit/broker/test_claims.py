@@ -112,14 +112,3 @@ def test_of_two_suspended_replicas_one_may_give_up_a_key() -> None:
     claims.put(P, gen(3), entries("b"), instead_of=gen(1))
     assert keys(claims) == "b"
     assert not claims.drop(gen(2))
-
-
-def test_an_equal_replacement_goes_to_the_end_too() -> None:
-    """The registration that was replaced is the last of its worker."""
-    claims: Claims[str] = Claims()
-    claims.put(P, gen(1), [*entries("a", 1), *entries("b", 2)])
-    claims.put(Q, gen(2), entries("z"))
-    rows = [*entries("a", 1), *entries("b", 2)]
-    assert claims.put(P, gen(1), rows, is_repeated=True)
-    assert keys(claims) == "azb"
-    assert not claims.put(Q, gen(3), [], is_repeated=True)

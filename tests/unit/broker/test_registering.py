@@ -215,13 +215,13 @@ def test_calls_that_waited_for_a_connection_start_when_it_is_back() -> None:
 
 
 def test_an_equal_replacement_moves_to_the_end() -> None:
-    """It is a commit as every other one, as long as it is clear what was replaced."""
+    """It is a commit as every other one; its number tells that it is a new registration."""
     rig = Rig()
     rig.a_worker("p")
     worker = a_manual(rig, "m", "m")
     other = a_manual(rig, "n", "n")
     client = rig.a_client()
-    worker.ready("m")
+    worker.commit(adapters("m", number=2))
     assert len(client.got(frames.Event)) == 1
     client.query("models")
     assert client.answer() == ["p", "n", "m"]
