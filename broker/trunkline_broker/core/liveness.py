@@ -6,9 +6,13 @@ It does not know frames, nor what a lapsed lease leads to.
 
 from __future__ import annotations
 
-from trunkline_protocol.limits import LATE_TICK_S
+from typing import Final
+
+from trunkline_protocol.limits import HEARTBEAT_INTERVAL_S, LATE_TICK_S
 
 from trunkline_broker.core.workers import Worker
+
+CATCH_UP_S: Final = 1.5 * HEARTBEAT_INTERVAL_S
 
 
 def is_late(lateness_s: float) -> bool:
@@ -22,5 +26,9 @@ def lease_ends_s(worker: Worker, lease_s: float) -> float:
 
 
 def extend(worker: Worker, lateness_s: float) -> None:
-    """Give back the time in which this broker could not have heard anything."""
-    worker.heard_s += lateness_s
+    """Give back the time in which this broker could not have heard anything, and a beat more.
+
+    What a worker sent meanwhile may still be on its way through the kernel when the tick comes, and
+    a lease whose deadline was the late one would otherwise end at this very tick.
+    """
+    worker.heard_s += lateness_s + CATCH_UP_S

@@ -159,6 +159,22 @@ def test_a_broker_that_was_stopped_kills_nobody() -> None:
     assert rig.count("late_ticks") == 1
 
 
+def test_a_late_deadline_of_a_lease_does_not_end_it_at_that_tick() -> None:
+    """What the worker sent meanwhile may arrive just after it."""
+    rig = Rig()
+    worker = rig.a_worker()
+    due_s = rig.broker.next_deadline_s()
+    assert due_s is not None
+    rig.now_s = due_s
+    rig.tick(4.0, lateness_s=4.0)
+    assert rig.signals() == []
+    rig.wait(1.0)
+    assert rig.signals() == []
+    worker.beat()
+    rig.wait(2.9)
+    assert rig.signals() == []
+
+
 def test_a_late_tick_extends_every_deadline() -> None:
     """A queued call does not time out while the broker was stopped."""
     rig = Rig(a_pool(queue_timeout_s=5.0, concurrency=1))
