@@ -261,6 +261,8 @@ class Daemon:
             do.WatchClient: lambda e: processes.watch_client(e.pid),
             do.UnwatchClient: lambda e: processes.unwatch_client(e.pid),
             **dict.fromkeys(get_args(do.AttachmentEffect), self._attachments.perform),
+            do.AttemptEnded: self._telemetry.on_attempt,
+            do.NoteLoad: self._telemetry.on_load,
             do.Count: lambda e: self._telemetry.count(e.name, e.amount),
             do.Log: lambda e: self._telemetry.log(e.level, e.event, e.fields),
             do.Exit: self._exit,

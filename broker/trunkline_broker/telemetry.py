@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
+from trunkline_broker.core.effects import AttemptEnded, NoteLoad
+
 _QUEUE_LINES: Final = 2000
 _FLUSH_S: Final = 1.0  # how long the end of the broker waits for the last lines
 _FIELDS: Final = "fields"
@@ -138,6 +140,12 @@ class Telemetry:
     def count(self, name: str, amount: int = 1) -> None:
         """Add to a counter."""
         self.counters[name] += amount
+
+    def on_attempt(self, ended: AttemptEnded) -> None:
+        """Take note of an attempt that is over."""
+
+    def on_load(self, note: NoteLoad) -> None:
+        """Take note of what a worker measured."""
 
     def close(self) -> None:
         """Write what was taken, for at most two seconds."""

@@ -133,6 +133,7 @@ class Open:
         lease: the prepared call to dispatch, if any.
         retry_offer: after a broker restart, the retry state the client remembers (SPEC 6.4).
         attachments: ids that the body's image blocks name (SPEC 7.1).
+        traceparent: span of the application that asks (SPEC 3.1); empty: none.
     """
 
     KIND: ClassVar[bytes] = b"OPEN"
@@ -147,6 +148,7 @@ class Open:
     lease: Lease | None = None
     retry_offer: Map | None = None
     attachments: Names = ()
+    traceparent: Name = ""
     body: bytes = _NO_BODY
 
 
@@ -193,6 +195,7 @@ class Start:
     token: Secret | None = None
     lease: Lease | None = None
     attachments: Names = ()
+    traceparent: Name = ""
     body: bytes = _NO_BODY
 
 

@@ -51,6 +51,7 @@ POLICY: Final = {
 }
 BODY: Final = codec.pack_body({"provider": "anthropic", "model": "m", "messages": []})
 IMAGE: Final = "sha256:" + bytes(range(0x80, 0xA0)).hex()
+TRACEPARENT: Final = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 
 EXAMPLES: Final[tuple[frames.Frame, ...]] = (
     frames.Hello((1, 0), CLIENT, 4242, "agent", ("detach",)),
@@ -71,12 +72,26 @@ EXAMPLES: Final[tuple[frames.Frame, ...]] = (
         lease=LEASE,
         retry_offer={"retryId": "r1", "retry": 1},
         attachments=(IMAGE,),
+        traceparent=TRACEPARENT,
         body=BODY,
     ),
     frames.Accepted(CALL, 1, POOL, 2, BORN, 1024, 1_048_576, POLICY, TOKEN),
     frames.Queued(CALL, 1, "starting"),
     frames.Start(
-        CALL, 1, CLIENT, KEY, ROUTE, "m", 1024, 1_048_576, True, TOKEN, LEASE, (IMAGE,), BODY
+        CALL,
+        1,
+        CLIENT,
+        KEY,
+        ROUTE,
+        "m",
+        1024,
+        1_048_576,
+        True,
+        TOKEN,
+        LEASE,
+        (IMAGE,),
+        TRACEPARENT,
+        BODY,
     ),
     frames.Window(CALL, 1, 512, 524_288),
     frames.Credit(CALL, 1, 300, 256, 131_072),

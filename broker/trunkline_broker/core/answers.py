@@ -6,6 +6,7 @@ SPEC 7 lists them. What workers answer is in `questions.py`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Final, cast
 
 from trunkline_protocol.codec import pack_body, unpack_body
@@ -20,6 +21,7 @@ from trunkline_broker.core.hub import Hub
 from trunkline_broker.core.openings import Openings
 from trunkline_broker.core.refusal import Refusal
 from trunkline_broker.core.reloading import Reloading, ReloadReport
+from trunkline_broker.core.specs import PoolSpec
 from trunkline_broker.core.staffing import Staffing
 from trunkline_broker.core.stopping import Stopping
 from trunkline_broker.core.swaps import SWAP_FAILED, SwapReport, Swaps
@@ -48,6 +50,7 @@ class Answers:
         self._reloading = reloading
         self._stopping = stopping
         self._held: list[tuple[bytes, Query]] = []
+        self._new_specs: dict[QueryId, tuple[PoolName, str]] = {}  # swaps that wait for a file
         self._lists: Final[dict[str, Callable[[Query], object]]] = {
             "listProviders": self._list_providers,
             "models": self._models,
@@ -99,7 +102,31 @@ class Answers:
         for peer, frame in held:
             self._list(peer, frame)
 
-    def reloaded(self, peer: bytes | None, query: QueryId | None) -> Callable[[ReloadReport], None]:
+    def on_config(
+        self,
+        specs: tuple[PoolSpec, ...],
+        peer: bytes | None,
+        query: QueryId | None,
+        now_s: float,
+    ) -> None:
+        """Take a configuration that a `reload`, or a `swap` to another one, has asked for."""
+        wanted = self._new_specs.pop(query, None) if query is not None else None
+        if wanted is None or peer is None or query is None:
+            self._reloading.replace(specs, now_s, self._reloaded(peer, query))
+            return
+        name, python = wanted
+        try:
+            fresh = next((spec for spec in specs if spec.name == name), None)
+            if fresh is None:
+                raise Refusal("UNKNOWN_POOL", f"that file has no [worker.{name}]")
+            fresh = replace(fresh, python=python or fresh.python)
+            self._swaps.start(name, now_s, self._swapped(peer, query), fresh)
+        except Refusal as refusal:
+            self._fail(peer, query, refusal)
+
+    def _reloaded(
+        self, peer: bytes | None, query: QueryId | None
+    ) -> Callable[[ReloadReport], None]:
         """Return what answers a `reload` query when all is in force."""
 
         def answer(report: ReloadReport) -> None:
@@ -114,8 +141,9 @@ class Answers:
         return answer
 
     def rejected(self, peer: bytes, query: QueryId, reason: str) -> None:
-        """Answer a `reload` query whose configuration is wrong."""
-        self._fail(peer, query, Refusal(RELOAD_FAILED, reason))
+        """Answer a query whose configuration is wrong; nothing has changed."""
+        is_swap = self._new_specs.pop(query, None) is not None
+        self._fail(peer, query, Refusal(SWAP_FAILED if is_swap else RELOAD_FAILED, reason))
 
     # --- lists ------------------------------------------------------------------------------
 
@@ -157,15 +185,27 @@ class Answers:
         self._hub.out.append(SendStatus(peer, frame.query))
 
     def _swap(self, peer: bytes, frame: Query, now_s: float) -> None:
-        name = PoolName(_text(_argument(frame), "pool"))
+        argument = _argument(frame)
+        name = PoolName(_text(argument, "pool"))
+        python, config = _text(argument, "python", ""), _text(argument, "config", "")
+        if config:
+            self._new_specs[frame.query] = (name, python)
+            self._hub.out.append(LoadConfig(peer, frame.query, config))
+            return
+        pool = self._hub.pools.get(name)
+        fresh = replace(pool.spec, python=python) if pool is not None and python else None
+        self._swaps.start(name, now_s, self._swapped(peer, frame.query), fresh)
+
+    def _swapped(self, peer: bytes, query: QueryId) -> Callable[[SwapReport], None]:
+        """Return what answers a `swap` query when the last slot is exchanged."""
 
         def answer(report: SwapReport) -> None:
             if report.failure:
-                self._fail(peer, frame.query, Refusal(SWAP_FAILED, report.failure))
+                self._fail(peer, query, Refusal(SWAP_FAILED, report.failure))
             else:
-                self._reply(peer, frame.query, report.to_dict())
+                self._reply(peer, query, report.to_dict())
 
-        self._swaps.start(name, now_s, answer)
+        return answer
 
     def _stop(self, peer: bytes, frame: Query, now_s: float) -> None:
         drain = _argument(frame).get("drainS", 0)

@@ -57,14 +57,14 @@ class Broker:
         self._staffing = Staffing(hub, self._endings)
         self._swaps = Swaps(hub, self._staffing)
         self._stopping = Stopping(hub, self._endings, self._staffing)
-        self._reloading = Reloading(hub, self._staffing, self._swaps)
+        reloading = Reloading(hub, self._staffing, self._swaps)
         self._adoption = Adoption(
             hub, self._endings, self._openings, self._forwarding, self._staffing
         )
         self._registering = Registering(hub, self._staffing, self._adoption, self._forwarding)
         self._greeting = Greeting(hub, self._endings, self._forwarding, self._questions)
         self._answers = Answers(
-            hub, self._openings, self._staffing, self._swaps, self._reloading, self._stopping
+            hub, self._openings, self._staffing, self._swaps, reloading, self._stopping
         )
         self._uploads = Uploads(hub)
         self._timers = Timers(
@@ -91,6 +91,7 @@ class Broker:
         """
         hub = self._hub
         hub.out = []
+        hub.now_s = now_s
         was_settling = hub.is_settling
         self._dispatch(event, now_s)
         if hub.has_more():
@@ -143,8 +144,7 @@ class Broker:
                 else:
                     self._stopping.begin(drain_s, now_s)
             case events.ConfigReplaced(pools, peer, query):
-                answer = self._answers.reloaded(peer, query)
-                self._reloading.replace(pools, now_s, answer)
+                self._answers.on_config(pools, peer, query, now_s)
             case events.ConfigRejected(peer, query, reason):
                 self._answers.rejected(peer, query, reason)
             case _:

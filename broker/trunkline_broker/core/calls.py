@@ -58,6 +58,12 @@ class Call:
         is_rebound: taken over from an older broker; its client has not named it here yet.
         attacher: who asked for such a call and gets it if the worker agrees.
         attachments: what it names; they stay in the store as long as it is held.
+        client_name: what its client calls itself; known also when that one is gone.
+        model: empty for a call of an older broker.
+        traceparent: the application's span.
+        begun_s: when the call was opened here; `None`: by an older broker.
+        opened_s: the same of this attempt.
+        started_s: when a worker got the attempt; `None`: not yet, or from an older broker.
     """
 
     id: CallId
@@ -86,9 +92,17 @@ class Call:
     is_rebound: bool = False
     attacher: ClientId | None = None
     attachments: tuple[str, ...] = ()
+    client_name: str = ""
+    model: str = ""
+    traceparent: str = ""
+    begun_s: float | None = None
+    opened_s: float | None = None
+    started_s: float | None = None
 
     @classmethod
-    def opened(cls, frame: Open, client: ClientId) -> Call:
+    def opened(
+        cls, frame: Open, client: ClientId, client_name: str = "", now_s: float = 0.0
+    ) -> Call:
         """Make a call that waits, from its first `OPEN`."""
         return cls(
             id=frame.call,
@@ -103,6 +117,11 @@ class Call:
             # An attempt begins only with a retry, so its number is the number of retries.
             retries=frame.attempt,
             attachments=frame.attachments,
+            client_name=client_name,
+            model=frame.model,
+            traceparent=frame.traceparent,
+            begun_s=now_s,
+            opened_s=now_s,
         )
 
     @classmethod
@@ -168,6 +187,7 @@ class Call:
         self.retries = backoff.retry
         self.backoff = backoff
         self.worker = None
+        self.opened_s = self.started_s = None
         self.is_retry_due = False
 
     def re_offer(self, backoff: Backoff) -> None:

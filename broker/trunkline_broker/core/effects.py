@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from trunkline_protocol.frames import ToClientFrame, ToWorkerFrame
-from trunkline_protocol.ids import ClientId, Generation, PoolName, QueryId
+from trunkline_protocol.ids import CallId, ClientId, Generation, PoolName, QueryId
 
 from trunkline_broker.core.specs import PoolSpec
 
@@ -182,6 +183,58 @@ class RemoveAttachments:
 
 
 @dataclass(frozen=True, slots=True)
+class AttemptEnded:
+    """An attempt is over; whoever counts, logs or traces may take note. Said once per attempt.
+
+    Also of one that never ran (refused, cancelled while it waited): it has no worker then.
+
+    Attributes:
+        client: the name that the client gave itself.
+        outcome: "ended" (whatever its finish), "cancelled", "failed" by the broker or the death of
+            its worker, or "retried": another attempt follows, the call is not over.
+        kind: of the finish; "error" where there was none.
+        code: of the failure, if there was one.
+        message: of the failure, for people; may quote the provider, never a prompt.
+        usage: token counts, if known.
+        figures: what the worker measured (chunks, ttftMs, durationMs, requestId, model).
+        waited_s: from the `OPEN` to a worker; `None`: an older broker knew.
+        lasted_s: from there to the end; `None`: never ran, or an older broker knew.
+        age_s: from the first `OPEN` of the call to now; `None`: an older broker knew.
+        is_late: the worker may have told an older broker of this end already.
+    """
+
+    call: CallId
+    attempt: int
+    client: str
+    provider: str
+    model: str
+    outcome: str
+    kind: str
+    code: str = ""
+    message: str = ""
+    pool: str = ""
+    slot: int = 0
+    pid: int | None = None
+    usage: Mapping[str, Any] | None = None
+    figures: Mapping[str, Any] | None = None
+    waited_s: float | None = None
+    lasted_s: float | None = None
+    age_s: float | None = None
+    traceparent: str = ""
+    is_late: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class NoteLoad:
+    """A worker told its totals since its start, as it does with each heartbeat."""
+
+    pool: PoolName
+    slot: int
+    generation: Generation
+    load: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Count:
     """Add to a counter; the core keeps its own tally of these too (`status()["counters"]`)."""
 
@@ -226,6 +279,8 @@ Effect = (
     | WatchClient
     | UnwatchClient
     | AttachmentEffect
+    | AttemptEnded
+    | NoteLoad
     | Count
     | Log
     | Exit

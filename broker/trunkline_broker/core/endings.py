@@ -6,6 +6,7 @@ It does not know how calls begin. Whatever frees a place leaves the route in `Hu
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from trunkline_protocol.codes import Code
@@ -22,6 +23,7 @@ from trunkline_protocol.frames import (
 )
 from trunkline_protocol.ids import CallId
 
+from trunkline_broker.core.accounts import CANCELLED, ENDED, FAILED, RETRIED, account
 from trunkline_broker.core.calls import Call, CallState
 from trunkline_broker.core.clients import Client
 from trunkline_broker.core.hub import Hub, Timer
@@ -70,6 +72,10 @@ class Endings:
             return
         client = self._hub.clients.get(call.client)
         if call.state is CallState.ENDED:
+            if call.ended is None:
+                # The older broker may have died before it heard of this, or after.
+                told = account(call, ENDED, self._hub.now_s, worker, frame)
+                self._hub.out.append(replace(told, is_late=True))
             call.ended = frame
             self._hub.to_client(client, frame)
             return
@@ -77,18 +83,22 @@ class Endings:
         failure = failure_of(frame.finish)
         if failure is not None:
             self._note_pause(call, failure, now_s)
+        told = account(call, CANCELLED if call.is_cancelled else ENDED, now_s, worker, frame)
         if call.is_cancelled:
             self._hub.to_client(client, frame)
             self.forget(call)
         elif call.is_done:
             self._hub.to_worker(worker, Done((CallRef(call.id, call.attempt),)))
             self.forget(call)
-        elif failure is None or not self._retries(call, failure, now_s):
+        elif failure is not None and self._retries(call, failure, now_s):
+            told = replace(told, outcome=RETRIED)
+        else:
             self._stop_running(call, worker)
             call.end(frame, now_s)
             retention_s = self._hub.spec.retention_s
             self._hub.deadlines.set((Timer.RETENTION, call.id), now_s + retention_s)
             self._hub.to_client(client, frame)
+        self._hub.out.append(told)
 
     def lose(self, worker: Worker, text: str, now_s: float) -> None:
         """End everything that a worker held: it is gone, or counts as gone."""
@@ -98,10 +108,14 @@ class Endings:
             elif call.is_cancelled:
                 self.abort(call)
             elif call.is_done:
+                self._tell(call, ENDED, None)
                 self.forget(call)
             else:
                 failure = LlmFailure(text, Code.TRANSPORT)
-                if not self._retries(call, failure, now_s):
+                told = account(call, RETRIED, now_s, worker, failure=failure.to_dict())
+                if self._retries(call, failure, now_s):
+                    self._hub.out.append(told)
+                else:
                     self.fail(call, failure)
         for lease in list(worker.leases):
             self._hub.drop_lease(lease)
@@ -114,6 +128,8 @@ class Endings:
         """End a call for good with a failure map."""
         frame = Failed(call.id, call.attempt, failure)
         self._hub.count("calls_failed")
+        if call.state is not CallState.ENDED:  # its worker has told of its end before
+            self._tell(call, FAILED, failure)
         self._hub.to_client(self._hub.clients.get(call.client), frame)
         self.forget(call, frame)
 
@@ -121,6 +137,13 @@ class Endings:
         """Close a cancelled call of which nothing more will come."""
         client = self._hub.clients.get(call.client)
         self._hub.to_client(client, aborted(call.id, call.attempt))
+        self._tell(call, CANCELLED, None)
+        self.forget(call)
+
+    def drop(self, call: Call) -> None:
+        """Forget what its client no longer wants and no worker runs."""
+        if call.state is not CallState.ENDED:
+            self._tell(call, CANCELLED, None)
         self.forget(call)
 
     def tail_only(self, call: Call, worker: Worker, now_s: float) -> None:
@@ -164,14 +187,14 @@ class Endings:
             else:
                 if worker is not None:
                     hub.to_worker(worker, Done((CallRef(call.id, call.attempt),)))
-                self.forget(call)
+                self.drop(call)
 
     def attach(self, call: Call, client: Client) -> None:
         """Give a running or ended call to another client, as its open stream."""
         owner = self._hub.clients.get(call.client)
         if owner is not None:
             self._detach(owner, call)
-        call.client = client.id
+        call.client, call.client_name = client.id, client.name
         client.calls[call.id] = call
         self._hub.open_stream(client, call)
 
@@ -210,6 +233,12 @@ class Endings:
         if call is None or call.backoff is None:
             raise AssertionError("leaving the backoff clears its deadline")
         self.fail_with(call, call.backoff.failure)
+
+    def _tell(self, call: Call, outcome: str, failure: Mapping[str, Any] | None) -> None:
+        """Tell of the end of an attempt that no report tells of."""
+        hub = self._hub
+        worker = hub.workers.get(call.worker)
+        hub.out.append(account(call, outcome, hub.now_s, worker, failure=failure))
 
     def _detach(self, client: Client, call: Call) -> None:
         del client.calls[call.id]

@@ -86,7 +86,7 @@ class Forwarding:
         if worker is not None:  # ENDED: its answer will find nobody, so the tail is just dropped
             hub.to_worker(worker, Done((CallRef(call.id, call.attempt),)))
         hub.to_client(client, aborted(call.id, frame.attempt))
-        self._endings.forget(call)
+        self._endings.drop(call)
 
     def on_done(self, client: Client, frame: Done) -> None:
         """Forget calls that the client received whole; one frame to each worker."""

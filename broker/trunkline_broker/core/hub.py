@@ -92,7 +92,8 @@ class Hub:
         is_topology_new: queries that wait must be looked at.
         drained: draining workers that let something go.
         facts: what other flows must hear of.
-        out: effects of the event that is being handled.
+        now_s: when the event came that is being handled.
+        out: effects of that event.
     """
 
     def __init__(self, spec: BrokerSpec, epoch: Epoch, draw: Callable[[int], bytes]) -> None:
@@ -122,6 +123,7 @@ class Hub:
         self.facts: list[Fact] = []
         self.counters: dict[str, int] = {}
         self.refused: dict[str, int] = {}
+        self.now_s = 0.0
         self.out: list[Effect] = []
         self._generation = 0
 

@@ -9,7 +9,10 @@ from trunkline_protocol.codes import Code
 from trunkline_protocol.failure import LlmFailure
 from trunkline_protocol.frames import Accepted, Failed, Lost, Open, Queued, Start
 from trunkline_protocol.ids import CallId, PoolName, RouteName
+from trunkline_protocol.trace_context import span_of_call
 
+from trunkline_broker.core import accounts
+from trunkline_broker.core.accounts import FAILED
 from trunkline_broker.core.admission import Gate
 from trunkline_broker.core.calls import Call, CallState, Past
 from trunkline_broker.core.claims import Claim
@@ -45,13 +48,15 @@ class Openings:
         refusal = self._refusal(client)
         if refusal is not None:
             self._hub.count("calls_failed")
-            self._hub.to_client(client, Failed(frame.call, frame.attempt, refusal.to_dict()))
+            failure = refusal.to_dict()
+            self._hub.to_client(client, Failed(frame.call, frame.attempt, failure))
+            self._hub.out.append(accounts.refusal(frame, client.name, failure))
             return
         if frame.seen and not self._hub.may_be_held():
             self._hub.to_client(client, Lost(frame.call, frame.attempt))
             self._hub.count("calls_lost")
             return
-        call = Call.opened(frame, client.id)
+        call = Call.opened(frame, client.id, client.name, now_s)
         self._hub.calls.add(call)
         client.calls[call.id] = call
         self._hub.count("calls_opened")
@@ -136,6 +141,7 @@ class Openings:
                 if entry.key == call.provider:
                     call.policy, call.policy_map = entry.value.policy, entry.value.policy_map
         if client is not None:
+            call.client_name = client.name
             self.confirm(call)
 
     def may_start(self, route: RouteName) -> bool:
@@ -174,6 +180,7 @@ class Openings:
             case CallState.RUNNING:
                 # What an older broker knew, and a worker does not say.
                 call.is_recovered = frame.recovery == "policy"
+                call.model = frame.model
                 self.rebind(call)
             case CallState.ENDED:
                 self.confirm(call)
@@ -194,6 +201,7 @@ class Openings:
             return
         self._hub.deadlines.clear((Timer.OFFER, call.id))
         call.queue(frame, "")
+        call.opened_s = now_s
         self._admit(call, frame, now_s)
 
     def _open_past(self, past: Past, client: Client, frame: Open) -> None:
@@ -273,6 +281,7 @@ class Openings:
         hub = self._hub
         frame = Failed(call.id, call.attempt, failure.to_dict())
         hub.count("calls_failed")
+        hub.out.append(accounts.account(call, FAILED, hub.now_s, failure=frame.failure))
         client = hub.clients.get(call.client)
         hub.to_client(client, frame)
         if client is not None:
@@ -356,6 +365,7 @@ class Openings:
         worker.running += 1
         gate.running += 1
         hub.count("calls_started")
+        call.started_s = hub.now_s
         if call.is_detachable:
             call.token = hub.draw(16)
         hub.open_stream(client, call)
@@ -375,10 +385,17 @@ class Openings:
                 token=call.token,
                 lease=call.lease,
                 attachments=frame.attachments,
+                traceparent=self._traceparent(call),
                 body=frame.body,
             ),
         )
         self.confirm(call)
+
+    def _traceparent(self, call: Call) -> str:
+        """Return the span whose child the attempt is."""
+        if self._hub.spec.is_traced:
+            return span_of_call(call.id, call.traceparent).to_text()
+        return call.traceparent
 
     def _pool_spec(self, route: RouteName) -> PoolSpec:
         claim = self._hub.registry.routes.get(route)

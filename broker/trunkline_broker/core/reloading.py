@@ -1,6 +1,7 @@
 """A configuration that was read again: pools that came, went or changed (ARCHITECTURE 5).
 
-Pools that did not change are left alone; one whose processes would be other ones is swapped.
+Pools that did not change are left alone; one whose processes would be other ones is swapped, and
+stays what it was if that fails.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class Reloading:
             if pool.is_configured and pool.spec.name not in wanted:
                 self._remove(pool, now_s)
                 report.removed.append(pool.spec.name)
-        swaps: list[PoolName] = []
+        swaps: list[PoolSpec] = []
         for spec in specs:
             pool = hub.pools.get(spec.name)
             if pool is None:
@@ -70,8 +71,10 @@ class Reloading:
                 report.unchanged.append(spec.name)
             else:
                 report.changed.append(spec.name)
-                if self._change(pool, spec, now_s):
-                    swaps.append(spec.name)
+                if pool.is_configured and _process_part(pool.spec) != _process_part(spec):
+                    swaps.append(spec)
+                else:
+                    self._change(pool, spec, now_s)
         hub.on_topology()
         self._swap_all(swaps, report, now_s, on_done)
 
@@ -83,24 +86,20 @@ class Reloading:
             self._staffing.close_slot(pool, number, now_s)
         self._hub.announce_adapters()
 
-    def _change(self, pool: Pool, spec: PoolSpec, now_s: float) -> bool:
-        """Take over a changed pool; return whether its processes have to be exchanged."""
-        needs_swap = pool.is_configured and _process_part(pool.spec) != _process_part(spec)
+    def _change(self, pool: Pool, spec: PoolSpec, now_s: float) -> None:
+        """Take over a changed pool whose processes may stay."""
         pool.spec = spec
         pool.is_configured = True
         for number in [number for number in pool.slots if number >= spec.replicas]:
             worker = self._hub.workers.get(pool.slots[number].serving)
             if worker is None or not worker.is_manual:
                 self._staffing.close_slot(pool, number, now_s)
-        if needs_swap:
-            return True
         self._staffing.fill(pool, now_s)
-        return False
 
     def _swap_all(
-        self, names: list[PoolName], report: ReloadReport, now_s: float, on_done: OnReloaded
+        self, specs: list[PoolSpec], report: ReloadReport, now_s: float, on_done: OnReloaded
     ) -> None:
-        left = len(names)
+        left = len(specs)
 
         def on_swapped(swap: SwapReport) -> None:
             nonlocal left
@@ -111,13 +110,13 @@ class Reloading:
             if not left:
                 on_done(report)
 
-        if not names:
+        if not specs:
             on_done(report)
-        for name in names:
+        for spec in specs:
             try:
-                self._swaps.start(name, now_s, on_swapped)
+                self._swaps.start(spec.name, now_s, on_swapped, spec)
             except Refusal as refusal:
-                on_swapped(SwapReport(name, (), (), refusal.message))
+                on_swapped(SwapReport(spec.name, (), (), refusal.message))
 
 
 def _process_part(spec: PoolSpec) -> tuple[object, ...]:

@@ -82,6 +82,7 @@ class BrokerSpec:
         remote_lease_s: liveness of workers on other hosts, whose links may drop for a while.
         attachments_dir: where workers of this host read attachments; empty: none are kept.
         attachments_bytes: most that the attachment store holds.
+        is_traced: the shell records a span per call, so attempts are children of that.
     """
 
     pools: tuple[PoolSpec, ...] = ()
@@ -104,6 +105,7 @@ class BrokerSpec:
     prepared_s: float = 60.0
     attachments_dir: str = ""
     attachments_bytes: int = limits.ATTACHMENT_STORE_BYTES
+    is_traced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

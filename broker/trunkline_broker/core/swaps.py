@@ -1,7 +1,8 @@
 """Hot swap of a pool: slot after slot a new generation starts, serves, and the old one drains.
 
-One swap per pool at a time. If a new worker does not become ready, the old ones keep serving and
-whoever asked hears why. It does not know how workers are started or routes exchanged.
+One swap per pool at a time. If a new worker does not become ready, the old ones keep serving, the
+slots that were exchanged before it are set back to what the pool was, and whoever asked hears why.
+It does not know how workers are started or routes exchanged.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from trunkline_protocol.ids import Generation, PoolName
 
 from trunkline_broker.core.hub import Hub, WorkerLost, WorkerServed
 from trunkline_broker.core.refusal import Refusal
+from trunkline_broker.core.specs import PoolSpec
 from trunkline_broker.core.staffing import Staffing
 from trunkline_broker.core.supervision import Pool, Slot
 from trunkline_broker.core.workers import WorkerState
@@ -47,6 +49,8 @@ class _Swap:
     pool: Pool
     left: list[int]  # slots that are still to be exchanged, in order
     on_done: OnSwapped
+    previous: PoolSpec | None = None  # what to go back to; None: the pool did not change
+    why_back: str = ""  # this one takes back another one, which failed for this reason
     standby: Generation | None = None
     slots: list[dict[str, object]] = field(default_factory=list[dict[str, object]])
     routes_lost: list[str] = field(default_factory=list[str])
@@ -64,8 +68,16 @@ class Swaps:
         """Tell whether a swap of a pool is under way."""
         return pool in self._swaps
 
-    def start(self, name: PoolName, now_s: float, on_done: OnSwapped) -> None:
+    def start(
+        self, name: PoolName, now_s: float, on_done: OnSwapped, fresh: PoolSpec | None = None
+    ) -> None:
         """Begin to exchange every worker of a pool; slots that are down get a new chance.
+
+        Args:
+            name: the pool.
+            now_s: monotonic seconds.
+            on_done: called once, when the last slot is exchanged or the swap has failed.
+            fresh: what the pool is from now on; if the swap fails it is again what it was.
 
         Raises:
             Refusal: `UNKNOWN_POOL`; `SWAP_RUNNING`; `SWAP_FAILED` for a pool of manual workers,
@@ -81,10 +93,11 @@ class Swaps:
             raise Refusal(SWAP_FAILED, f"the workers of {name!r} were not started by the broker")
         if hub.is_draining or hub.is_settling:
             raise Refusal(SWAP_FAILED, "the broker is stopping, or still settling after its start")
-        swap = _Swap(pool, list(range(pool.spec.replicas)), on_done)
-        self._swaps[name] = swap
+        previous = None
+        if fresh is not None:
+            previous, pool.spec = pool.spec, fresh
         hub.count("swaps")
-        self._next(swap, now_s)
+        self._begin(_Swap(pool, list(range(pool.spec.replicas)), on_done, previous), now_s)
 
     def on_served(self, fact: WorkerServed, now_s: float) -> None:
         """A worker took over its slot; if a swap waited for it, the next slot is due."""
@@ -110,7 +123,8 @@ class Swaps:
         swap = self._swaps.get(fact.worker.pool)
         if swap is None or swap.standby != fact.worker.generation:
             return
-        self._finish(swap, f"the new worker did not become ready: {fact.reason}")
+        failure = f"the new worker did not become ready: {fact.reason}"
+        self._fail(swap, failure, now_s)
         worker = self._hub.workers.get(fact.worker.generation)
         if worker is not None and worker.state is not WorkerState.STOPPING:
             self._staffing.oust(worker, fact.reason, now_s)
@@ -125,14 +139,46 @@ class Swaps:
         if worker is not None:
             self._staffing.dismiss(worker, reason, now_s)
 
+    def _begin(self, swap: _Swap, now_s: float) -> None:
+        self._swaps[swap.pool.spec.name] = swap
+        self._next(swap, now_s)
+
     def _next(self, swap: _Swap, now_s: float) -> None:
         if not swap.left:
-            self._finish(swap, "")
+            self._trim(swap.pool, now_s)
+            self._finish(swap, swap.why_back and f"{swap.why_back}\n(all slots are set back)")
             return
         slot: Slot = swap.pool.slot(swap.left.pop(0))
         slot.revive()
         worker = self._staffing.spawn(swap.pool, slot, now_s, is_standby=True)
         slot.standby = swap.standby = worker.generation
+
+    def _fail(self, swap: _Swap, failure: str, now_s: float) -> None:
+        """Go back to what the pool was, where this swap had changed it."""
+        if swap.why_back:
+            failure = f"{swap.why_back}\n(a slot can't be set back: {failure})"
+        previous, pool = swap.previous, swap.pool
+        if previous is None:
+            self._finish(swap, failure)
+            return
+        pool.spec = previous
+        numbers = [slot.number for slot in pool.slots.values() if self._is_changed(slot, swap)]
+        back = [number for number in numbers if number < previous.replicas]
+        if not back:
+            self._trim(pool, now_s)
+            self._finish(swap, failure)
+            return
+        self._begin(_Swap(pool, back, swap.on_done, why_back=failure), now_s)
+
+    def _is_changed(self, slot: Slot, swap: _Swap) -> bool:
+        return any(entry["slot"] == slot.number for entry in swap.slots)
+
+    def _trim(self, pool: Pool, now_s: float) -> None:
+        """Close the slots that the pool has no more; those of manual workers stay."""
+        for number in [number for number in pool.slots if number >= pool.spec.replicas]:
+            worker = self._hub.workers.get(pool.slots[number].serving)
+            if worker is None or not worker.is_manual:
+                self._staffing.close_slot(pool, number, now_s)
 
     def _finish(self, swap: _Swap, failure: str) -> None:
         del self._swaps[swap.pool.spec.name]

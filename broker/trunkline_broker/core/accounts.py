@@ -1,0 +1,95 @@
+"""What is told of an attempt that is over, for counters, ledger, log and spans.
+
+It reads calls and frames and changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from trunkline_protocol.frames import Ended, Open
+
+from trunkline_broker.core.calls import Call
+from trunkline_broker.core.effects import AttemptEnded
+from trunkline_broker.core.workers import Worker
+
+ENDED = "ended"
+CANCELLED = "cancelled"
+FAILED = "failed"
+RETRIED = "retried"
+
+
+def account(
+    call: Call,
+    outcome: str,
+    now_s: float,
+    worker: Worker | None = None,
+    frame: Ended | None = None,
+    failure: Mapping[str, Any] | None = None,
+) -> AttemptEnded:
+    """Return what is told of the end of an attempt.
+
+    Args:
+        call: before it changes its attempt or is forgotten.
+        outcome: one of this file's.
+        now_s: when it ended.
+        worker: who ran it; `None`: nobody did.
+        frame: the worker's report, if it came.
+        failure: where there is no report.
+    """
+    finish = _map(frame.finish if frame is not None else None)
+    failure = _map(failure if frame is None else finish.get("failure"))
+    figures = _map(frame.figures if frame is not None else None)
+    waited_s = lasted_s = None
+    if call.opened_s is not None:
+        waited_s = (call.started_s if call.started_s is not None else now_s) - call.opened_s
+    if call.started_s is not None and worker is not None:
+        lasted_s = now_s - call.started_s
+    return AttemptEnded(
+        call=call.id,
+        attempt=call.attempt,
+        client=call.client_name,
+        provider=call.provider,
+        model=call.model or _text(figures, "model"),
+        outcome=outcome,
+        kind=_text(finish, "kind") or ("aborted" if outcome == CANCELLED else "error"),
+        code=_text(failure, "code"),
+        message=_text(failure, "message"),
+        pool=worker.pool if worker is not None else "",
+        slot=worker.slot if worker is not None else 0,
+        pid=worker.pid if worker is not None else None,
+        usage=frame.usage if frame is not None else None,
+        figures=figures or None,
+        waited_s=waited_s,
+        lasted_s=lasted_s,
+        age_s=now_s - call.begun_s if call.begun_s is not None else None,
+        traceparent=call.traceparent,
+    )
+
+
+def refusal(frame: Open, client_name: str, failure: Mapping[str, Any]) -> AttemptEnded:
+    """Return what is told of a call that was refused before it was held."""
+    return AttemptEnded(
+        call=frame.call,
+        attempt=frame.attempt,
+        client=client_name,
+        provider=frame.provider,
+        model=frame.model,
+        outcome=FAILED,
+        kind="error",
+        code=_text(failure, "code"),
+        message=_text(failure, "message"),
+        waited_s=0.0,
+        age_s=0.0,
+        traceparent=frame.traceparent,
+    )
+
+
+def _map(value: object) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+
+
+def _text(fields: Mapping[str, Any], key: str) -> str:
+    value = fields.get(key)
+    return value if isinstance(value, str) else ""
