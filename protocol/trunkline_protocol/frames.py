@@ -243,6 +243,7 @@ class Restated:
     received: int
     consumed: int
     consumed_bytes: int
+    is_recovered: bool = False  # it asked for the retry policy; a new broker must know
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any, Final, Generic, TypeVar, cast
 
 from trunkline_protocol import ids, limits
@@ -178,11 +178,16 @@ _BY_TYPE: Final[dict[str, Callable[[object], Any]]] = {
 
 
 class list_of(Generic[T]):  # noqa: N801  it reads as a function where it is used
-    """A check for a list of positional entries of one dataclass; more fields may follow."""
+    """A check for a list of positional entries of one dataclass; more fields may follow.
+
+    Fields with a default came later; entries of older peers end before them.
+    """
 
     def __init__(self, entry: Callable[..., T]) -> None:
+        declared = fields(cast("Any", entry))
         self._entry = entry
-        self._checks = tuple(_BY_TYPE[str(item.type)] for item in fields(cast("Any", entry)))
+        self._checks = tuple(_BY_TYPE[str(item.type)] for item in declared)
+        self._required = sum(item.default is MISSING for item in declared)
 
     def __call__(self, value: object) -> tuple[T, ...]:
         """Accept a list of lists.
@@ -193,7 +198,7 @@ class list_of(Generic[T]):  # noqa: N801  it reads as a function where it is use
         return tuple(self._made(_items(item)) for item in _items(value))
 
     def _made(self, values: Sequence[object]) -> T:
-        if len(values) < len(self._checks):
-            raise ValueError(f"a list of entries with {len(self._checks)} fields")
+        if len(values) < self._required:
+            raise ValueError(f"a list of entries with {self._required} fields")
         checked = [test(part) for test, part in zip(self._checks, values, strict=False)]
         return self._entry(*checked)

@@ -393,7 +393,14 @@ def held(opened: frames.Open, client: RigClient, **fields: Any) -> frames.HeldCa
 def restated(opened: frames.Open, received: int = 4) -> frames.Restate:
     """Return the `RESTATE` of one attempt."""
     entry = frames.Restated(
-        opened.call, opened.attempt, opened.stream_key, opened.provider, received, 2, 20
+        opened.call,
+        opened.attempt,
+        opened.stream_key,
+        opened.provider,
+        received,
+        2,
+        20,
+        is_recovered=opened.recovery == "policy",
     )
     return frames.Restate((entry,))
 

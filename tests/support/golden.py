@@ -98,7 +98,7 @@ EXAMPLES: Final[tuple[frames.Frame, ...]] = (
     frames.Resume(CALL, 1, 300),
     frames.Restate(
         (
-            frames.Restated(CALL, 1, KEY, ROUTE, 300, 256, 131_072),
+            frames.Restated(CALL, 1, KEY, ROUTE, 300, 256, 131_072, is_recovered=True),
             frames.Restated(OTHER_CALL, 0, KEY, ROUTE, 0, 0, 0),
         )
     ),

@@ -204,6 +204,7 @@ class Forwarding:
         if call is None:
             return
         call.heard_s = now_s
+        call.is_recovered = entry.is_recovered
         worker = hub.workers.get(call.worker)
         if worker is None:
             return  # it waits: QUEUED was said, and RUNNING will be

@@ -567,6 +567,7 @@ class StreamState:
             intake.expected,
             intake.consumed,
             intake.consumed_bytes,
+            is_recovered=self.request.recovery == "policy",
         )
 
     def on_proof(self, now_s: float) -> Effects:

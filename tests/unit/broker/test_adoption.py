@@ -166,6 +166,19 @@ def test_a_running_call_is_rebound_whoever_comes_first() -> None:
         rig.check()
 
 
+def test_a_rebound_call_that_asked_for_it_is_still_retried() -> None:
+    """The new broker learns from the restatement that the policy applies."""
+    rig = Rig(alive=(alive(),))
+    worker, client = an_old_worker(rig), a_client(rig)
+    opened = client.an_open(recovery="policy")
+    worker.register("serving", calls=(held(opened, client),))
+    worker.ready("p", policy=NORMAL)
+    client.hello()
+    client.say(restated(opened, received=4))
+    worker.end_with(opened, "SERVER")
+    assert only(client.got(frames.Retry)).attempt == opened.attempt + 1
+
+
 def test_an_open_that_nobody_confirmed_is_rebound_if_a_worker_holds_it() -> None:
     """It waits until that is known, and is never started twice."""
     rig = Rig(alive=(alive(),))
