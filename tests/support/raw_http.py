@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import ssl
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -46,8 +47,9 @@ class Exchange:
 class RawServer:
     """Serves answers in order on a free port of loopback; the last one is served again."""
 
-    def __init__(self, *answers: Answer) -> None:
+    def __init__(self, *answers: Answer, tls: ssl.SSLContext | None = None) -> None:
         self.answers = list(answers)
+        self.tls = tls
         self.exchanges: list[Exchange] = []
         self.connections = 0
         self.open_connections: set[_Connection] = set()
@@ -57,11 +59,14 @@ class RawServer:
     @property
     def url(self) -> str:
         assert self._server is not None
-        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        scheme = "https" if self.tls else "http"
+        return f"{scheme}://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _Connection(self), "127.0.0.1", 0)
+        self._server = await loop.create_server(
+            lambda: _Connection(self), "127.0.0.1", 0, ssl=self.tls
+        )
         return self
 
     async def __aexit__(self, *exc: object) -> None:
