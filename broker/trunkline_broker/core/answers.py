@@ -115,11 +115,13 @@ class Answers:
             self._reloading.replace(specs, now_s, self._reloaded(peer, query))
             return
         name, python = wanted
+        found = next((spec for spec in specs if spec.name == name), None)
+        if found is None:
+            text = f"that file has no [worker.{name}]"
+            self._fail(peer, query, Refusal("UNKNOWN_POOL", text))
+            return
+        fresh = replace(found, python=python or found.python)
         try:
-            fresh = next((spec for spec in specs if spec.name == name), None)
-            if fresh is None:
-                raise Refusal("UNKNOWN_POOL", f"that file has no [worker.{name}]")
-            fresh = replace(fresh, python=python or fresh.python)
             self._swaps.start(name, now_s, self._swapped(peer, query), fresh)
         except Refusal as refusal:
             self._fail(peer, query, refusal)
@@ -208,11 +210,11 @@ class Answers:
         return answer
 
     def _stop(self, peer: bytes, frame: Query, now_s: float) -> None:
-        drain = _argument(frame).get("drainS", 0)
+        drain = _argument(frame).get("drainS", self._hub.spec.drain_s)
         is_number = type(drain) in {int, float} and 0 <= cast("float", drain) <= _MAX_DRAIN_S
         if not is_number:
             raise Refusal(Code.INVALID_REQUEST, f"drainS: 0 to {_MAX_DRAIN_S:g} is required")
-        self._reply(peer, frame.query, None)
+        self._reply(peer, frame.query, {"drainS": drain})
         self._stopping.begin(cast("float", drain), now_s)
 
     def _restart(self, peer: bytes, frame: Query, now_s: float) -> None:

@@ -125,3 +125,13 @@ def test_the_answer_comes_after_the_last_swap() -> None:
     assert client.got(frames.Reply) == []
     rig.a_worker(spawn=second)
     assert client.answer()["changed"] == ["p", "q"]
+
+
+def test_a_pool_whose_new_version_fails_is_what_it_was() -> None:
+    """Its next worker is of the old version again."""
+    rig, worker = a_rig()
+    reload(rig, a_pool(python="broken"))
+    rig.spawn(only(rig.spawned())).exit("status 1")
+    worker.exit()
+    rig.wait(0.3)
+    assert only(rig.spawned()).spec.python == ""

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from trunkline_broker.core.events import SpawnFailed
+from trunkline_broker.core.events import ConfigRejected, ConfigReplaced, SpawnFailed
 from trunkline_protocol import frames
+from trunkline_protocol.ids import Epoch, Generation
 
 from tests.support.broker_rig import NORMAL, Rig, RigClient, RigWorker, a_pool, done, only
 
@@ -225,3 +226,114 @@ def test_the_drain_deadline_ends_what_is_left() -> None:
     assert (old.generation, "KILL") in rig.signals()
     rig.live(6.0, new)
     assert [worker.generation for worker in rig.hub.workers] == [new.generation]
+
+
+def test_a_swap_to_another_interpreter() -> None:
+    """Workers that are started later use it too."""
+    rig, client, _ = a_rig()
+    client.query("swap", {"pool": "p", "python": "/venv/bin/python"})
+    new = rig.a_worker(spawn=only(rig.spawned()))
+    assert new.got(frames.Start) == []
+    new.exit()
+    rig.wait(0.3)
+    assert only(rig.spawned()).spec.python == "/venv/bin/python"
+
+
+def test_a_failed_swap_leaves_the_pool_what_it_was() -> None:
+    """A worker that dies afterwards is replaced by one of the old version."""
+    rig, client, old = a_rig()
+    client.query("swap", {"pool": "p", "python": "broken"})
+    rig.spawn(only(rig.spawned())).exit("status 1")
+    assert client.answer()["code"] == "SWAP_FAILED"
+    old.exit()
+    rig.wait(0.3)
+    assert only(rig.spawned()).spec.python == ""
+
+
+def two_of_three(client: RigClient) -> RigWorker:
+    """Swap a pool of three to a broken version of which two get ready; return the third."""
+    rig = client.rig
+    client.query("swap", {"pool": "p", "python": "broken"})
+    for _ in range(2):
+        rig.a_worker(spawn=only(rig.spawned()))
+    return rig.spawn(only(rig.spawned()))
+
+
+def three() -> tuple[Rig, RigClient]:
+    rig = Rig(a_pool(replicas=3))
+    for spawn in rig.spawned():
+        rig.a_worker(spawn=spawn)
+    return rig, rig.a_client()
+
+
+def test_slots_exchanged_before_the_failure_are_set_back() -> None:
+    """One after the other; the answer comes when all are the old version again."""
+    rig, client = three()
+    two_of_three(client).exit("status 1", "ImportError: nope")
+    for number in range(2):
+        assert client.got(frames.Reply) == []
+        spawn = only(rig.spawned())
+        assert (spawn.slot, spawn.spec.python, spawn.standby) == (number, "", True)
+        rig.a_worker(spawn=spawn)
+    assert "ImportError: nope" in client.answer()["message"]
+    assert "all slots are set back" in client.answer()["message"]
+    assert rig.spawned() == []
+    rig.check()
+
+
+def test_a_slot_that_can_not_be_set_back_is_told() -> None:
+    """It serves what it has; nothing else is tried."""
+    rig, client = three()
+    two_of_three(client).exit("status 1")
+    rig.spawn(only(rig.spawned())).exit("status 7")
+    assert "can't be set back" in client.answer()["message"]
+    assert "status 7" in client.answer()["message"]
+    assert rig.spawned() == []
+
+
+def test_a_pool_shrinks_after_its_swap_and_grows_back_if_that_fails() -> None:
+    """Capacity is given up when the new version has proven itself."""
+    rig, client = three()
+    manual = RigWorker(rig, "p", 0, Generation(Epoch(0), 0))
+    manual.register()
+    manual.ready("p")
+    query = client.query("swap", {"pool": "p", "config": "/x.toml"})
+    rig.tell(ConfigReplaced((a_pool(replicas=1, python="n"),), client.peer, query.query))
+    rig.spawn(only(rig.spawned())).exit("status 1")
+    assert len(list(rig.hub.workers)) == 4
+    assert client.answer()["code"] == "SWAP_FAILED"
+    query = client.query("swap", {"pool": "p", "config": "/x.toml"})
+    rig.tell(ConfigReplaced((a_pool(replicas=1, python="n"),), client.peer, query.query))
+    rig.a_worker(spawn=only(rig.spawned()))
+    assert [worker.generation.number for worker in rig.hub.workers if worker.is_exit_asked]
+    pool = only(list(rig.hub.pools))
+    assert list(pool.slots) == [0, 3]  # the manual one stays
+
+
+def test_a_pool_that_grew_for_a_failed_swap_is_trimmed() -> None:
+    """The slot that never served is gone."""
+    rig, client, _ = a_rig()
+    query = client.query("swap", {"pool": "p", "config": "/x.toml"})
+    rig.tell(ConfigReplaced((a_pool(replicas=2, python="n"),), client.peer, query.query))
+    rig.a_worker(spawn=only(rig.spawned()))
+    rig.spawn(only(rig.spawned())).exit("status 1")
+    rig.a_worker(spawn=only(rig.spawned()))
+    assert "all slots are set back" in client.answer()["message"]
+    assert list(only(list(rig.hub.pools)).slots) == [0]
+    rig.wait(0.3)
+    assert rig.spawned() == []
+
+
+def test_a_swap_to_a_file_that_is_wrong_or_lacks_the_pool() -> None:
+    """Nothing changes, and the answer says why."""
+    rig, client, _ = a_rig()
+    query = client.query("swap", {"pool": "p", "config": "/x.toml", "python": "n"})
+    rig.tell(ConfigRejected(client.peer, query.query, "line 1: what?"))
+    assert client.answer() == {"message": "line 1: what?", "code": "SWAP_FAILED"}
+    query = client.query("swap", {"pool": "p", "config": "/x.toml"})
+    rig.tell(ConfigReplaced((a_pool("q"),), client.peer, query.query))
+    assert client.answer()["code"] == "UNKNOWN_POOL"
+    begin(client)
+    query = client.query("swap", {"pool": "p", "config": "/x.toml"})
+    rig.tell(ConfigReplaced((a_pool(),), client.peer, query.query))
+    assert client.answer()["code"] == "SWAP_RUNNING"
