@@ -7,12 +7,12 @@ known of the provider calls that they made, if any.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
 from typing import Final
 
 from trunkline_protocol.chunks import Finish, StreamChunk, TokenUsage
 from trunkline_protocol.content import ContentBlock
-from trunkline_protocol.failure import Code, LlmFailure, LocalProtocolError
+from trunkline_protocol.failure import Code, LlmFailure, LocalProtocolError, RemoteProtocolError
 from trunkline_protocol.finish import FinishReason
 from trunkline_protocol.messages import Message
 from trunkline_protocol.options import GenerateOptions
@@ -108,7 +108,11 @@ class ListenedStream(Stream):
             if not self._is_cancelled:
                 raise StopAsyncIteration
             chunk = _ABORTED
-        return self._listened.follow([chunk])[0]
+        try:
+            return self._listened.follow([chunk])[0]
+        except RemoteProtocolError as exc:
+            self._abandon()
+            raise LocalProtocolError(f"a listener let through what is no chunk: {exc}") from exc
 
     async def next_batch(self) -> list[StreamChunk]:
         """Return the next chunk in a list; none at the end of the stream."""
@@ -129,11 +133,25 @@ class ListenedStream(Stream):
         except asyncio.CancelledError:
             # As `asyncio.timeout` does: only the cancellation that `cancel` asked for ends here.
             if task is None or not self._is_interrupted or task.uncancel() > cancelling:
+                if isinstance(source, AsyncGenerator):  # it has ended by that
+                    self._abandon()
                 raise
             return None
+        except BaseException:
+            self._abandon()
+            raise
         finally:
             self._reader = None
             self._is_interrupted = False
+
+    def _abandon(self) -> None:
+        """Let the provider calls go: a listener has ended by an exception."""
+        self._is_ended = True
+        self._source = None
+        if self._listened.finish is None:
+            self._listened.follow([_ABORTED])
+        for stream in self._provider_calls:
+            stream.cancel()
 
     async def _end(self) -> None:
         self._is_ended = True
