@@ -349,18 +349,22 @@ def chunks_from_arrays(items: Iterable[object]) -> list[StreamChunk]:
     out: list[StreamChunk] = []
     append = out.append
     for item in items:
-        if item.__class__ is not list and item.__class__ is not tuple:
+        if item.__class__ is tuple and len(cast("tuple[Any, ...]", item)) == 3:
+            # Any: the tests below are the type check, written for speed.
+            kind, index, text = cast("tuple[Any, Any, Any]", item)
+            if (
+                text.__class__ is str
+                and kind.__class__ is int
+                and index.__class__ is int
+                and 0 < kind < 3
+                and 0 <= index <= INDEX_MAX
+            ):
+                append(TextDelta(index, text) if kind == 1 else ReasoningDelta(index, text))
+                continue
+        elif item.__class__ is not list and item.__class__ is not tuple:
             _refuse(len(out), None)
-        # Any: the tests below are the type check, written for speed.
-        fields = cast("list[Any]", item)
         try:
-            kind = fields[0]
-            if kind.__class__ is int and 0 < kind < 3:
-                _, index, text = fields
-                if index.__class__ is int and text.__class__ is str and 0 <= index <= INDEX_MAX:
-                    append(TextDelta(index, text) if kind == 1 else ReasoningDelta(index, text))
-                    continue
-            append(_read_array(fields))
+            append(_read_array(cast("Sequence[object]", item)))
         except (TypeError, ValueError, IndexError) as exc:
             _refuse(len(out), exc)
     return out

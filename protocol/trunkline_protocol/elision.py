@@ -35,6 +35,15 @@ class _OpenBlocks:
         """The blocks so far by index, in the order in which they were first seen."""
         return self._partials
 
+    def open_texts(self, index: int) -> list[str] | None:
+        """Return the pieces of an open block; `None` if it is closed or was never seen.
+
+        A caller with a run of deltas appends to them itself, which is what taking each delta would
+        do. Any other chunk of the stream ends what this says.
+        """
+        partial = self._partials.get(index)
+        return None if partial is None or partial.block is not None else partial.texts
+
     def _took_text(self, chunk: StreamChunk) -> bool:
         """Take a chunk if it is more text of an open block: nearly all chunks are."""
         if chunk.__class__ is not TextDelta and chunk.__class__ is not ReasoningDelta:

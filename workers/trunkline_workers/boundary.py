@@ -160,15 +160,17 @@ class StreamGuard:
         is_strict: also check the grammar; a violation ends the stream in `INVARIANT`.
     """
 
-    __slots__ = ("_clean", "_elide", "_grammar", "_has_block", "arrays", "dropped_count",
-                 "finish", "usage")  # fmt: skip
+    __slots__ = ("_clean", "_elider", "_grammar", "_has_block", "_run_index", "_run_texts",
+                 "arrays", "dropped_count", "finish", "usage")  # fmt: skip
 
     def __init__(self, clean: Redact, *, is_strict: bool = False) -> None:
         self.arrays: list[tuple[object, ...]] = []
         self.finish: Finish | None = None
         self.usage: TokenUsage | None = None
         self.dropped_count = 0
-        self._elide = BlockElider().elide
+        self._elider = BlockElider()
+        self._run_index: int | None = None  # of the open block that the last deltas belong to
+        self._run_texts: list[str] = []
         self._has_block = False
         self._clean = clean
         self._grammar = GrammarChecker() if is_strict else None
@@ -182,8 +184,16 @@ class StreamGuard:
         if item.__class__ is not list:
             return self._take_one(item)
         chunks: list[Any] = item  # pyright: ignore[reportAssignmentType]  # checked one by one
-        take_one = self._take_one
+        take_one, is_strict = self._take_one, self._grammar is not None
+        append = self.arrays.append
         for position, chunk in enumerate(chunks):
+            # `_take_one` in line for the bulk of the traffic: more text of the block before.
+            if chunk.__class__ is TextDelta and chunk.index == self._run_index and not is_strict:
+                index, text = chunk.index, chunk.text
+                if text.__class__ is str and index.__class__ is int:
+                    self._run_texts.append(text)
+                    append((1, index, text))
+                    continue
             if take_one(chunk):
                 self.dropped_count += len(chunks) - position - 1
                 return True
@@ -208,11 +218,22 @@ class StreamGuard:
             index, text = chunk.index, chunk.text
             # The per-token path: the reader's checks in line, and the array without a call.
             if text.__class__ is str and index.__class__ is int and 0 <= index <= INDEX_MAX:
-                self._elide(chunk)
-                self._has_block = True
+                if index == self._run_index:
+                    self._run_texts.append(text)
+                else:
+                    self._begin_run(chunk)
                 self.arrays.append((1 if kind is TextDelta else 2, index, text))
                 return False
+        self._run_index = None  # it may close the block
         return self._take_other(chunk)
+
+    def _begin_run(self, delta: TextDelta | ReasoningDelta) -> None:
+        """Take the first delta of a run; those behind it go straight to the block's texts."""
+        self._has_block = True
+        self._elider.elide(delta)
+        texts = self._elider.open_texts(delta.index)
+        self._run_index = None if texts is None else delta.index  # None: its block has ended
+        self._run_texts = texts or self._run_texts
 
     def _take_other(self, chunk: object) -> bool:
         if not isinstance(chunk, _CHUNK_TYPES):
@@ -235,7 +256,7 @@ class StreamGuard:
             self.usage = chunk.usage
         else:
             self._has_block = True
-        self.arrays.append(self._elide(chunk).to_array())
+        self.arrays.append(self._elider.elide(chunk).to_array())
         return False
 
     def _finish_with(self, chunk: Finish) -> bool:

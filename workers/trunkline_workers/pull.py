@@ -1,14 +1,17 @@
 """Pulling one adapter stream as fast as its reader has credit, and no faster.
 
 Chunks that are ready in one loop turn leave as one frame: the first of a turn schedules a flush
-for the end of it, so an idle stream has no added delay. There is no task, future or lock per
-chunk. What the adapter does wrong is turned into a finish by `boundary.StreamGuard`.
+for the end of it, so an idle stream has no added delay. In a burst, where every turn brings more,
+turns share a frame until `_BURST_S` after the last one left; the first turn without more ends that.
+There is no task, future or lock per chunk. What the adapter does wrong is turned into a finish by
+`boundary.StreamGuard`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
+from time import monotonic
 from typing import Any, Final, Protocol, cast
 
 from trunkline_protocol.chunks import Finish, StreamChunk, TokenUsage
@@ -20,6 +23,9 @@ from trunkline_protocol.limits import CANCEL_S
 from trunkline_workers.boundary import StreamGuard
 
 _FLUSH_AT: Final = 256  # chunks; an adapter that is always ready lets others run this often
+# Between two frames of a burst. Most of what a chunk costs is its frame (measured: 20 µs in the
+# worker, 9 in the broker's lane, 14 in the agent), and nobody reads a token in less.
+_BURST_S: Final = 0.0002
 
 ChunkStream = AsyncIterator[StreamChunk | list[StreamChunk]]
 
@@ -64,8 +70,10 @@ class Puller:
         "_attempt",
         "_call",
         "_credit",
+        "_flushed_s",
         "_guard",
         "_is_flushing",
+        "_last_count",
         "_loop",
         "_room",
         "_sink",
@@ -79,7 +87,14 @@ class Puller:
         self._loop = asyncio.get_running_loop()
         self._credit: asyncio.Future[None] | None = None
         self._is_flushing = False
+        self._flushed_s = float("-inf")
+        self._last_count = 0  # chunks that waited when the last turn ended
         self._room = 0
+
+    @property
+    def usage(self) -> TokenUsage | None:
+        """The last token counts that the adapter told."""
+        return self._guard.usage
 
     def on_credit(self) -> None:
         """Go on: credit came back."""
@@ -138,12 +153,20 @@ class Puller:
         self._room = room
 
     def _flush_turn(self) -> None:
+        """End a turn: send what waits, unless a frame has just left and more keeps coming."""
+        count = len(self._guard.arrays)
+        if count > self._last_count and monotonic() - self._flushed_s < _BURST_S:
+            self._last_count = count
+            self._loop.call_soon(self._flush_turn)
+            return
         self._is_flushing = False
         self._flush()
 
     def _flush(self) -> None:
         arrays = self._guard.arrays
         if arrays:
+            self._last_count = 0
+            self._flushed_s = monotonic()
             # The room shrinks behind the back of the loop in _pull, which asks for it each time.
             self._room = self._sink.push(self._call, self._attempt, arrays)
             arrays.clear()

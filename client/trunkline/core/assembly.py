@@ -6,6 +6,8 @@ message costs nothing per chunk.
 
 from __future__ import annotations
 
+from typing import cast
+
 from trunkline_protocol.assembler import BlockAssembler
 from trunkline_protocol.chunks import (
     BlockEnd,
@@ -43,21 +45,31 @@ class Assembly:
     def follow(self, chunks: list[StreamChunk]) -> list[StreamChunk]:
         """Return the chunks with their left-out blocks filled in, up to and with a finish.
 
+        They are filled in in place; the list itself is returned unless chunks follow a finish.
+
         Raises:
             RemoteProtocolError: a block was left out that no delta has built.
         """
-        fill = self._filler.fill
-        filled: list[StreamChunk] = []
-        for chunk in chunks:
-            filled.append(fill(chunk))
-            if chunk.__class__ is TextDelta:
-                continue
+        filler = self._filler
+        index, texts = -1, None
+        for at, chunk in enumerate(chunks):
+            kind = chunk.__class__
+            if kind is TextDelta or kind is ReasoningDelta:
+                # In line, since nearly all chunks are more text of the block before.
+                delta = cast("TextDelta", chunk)
+                if delta.index != index:
+                    index, texts = delta.index, filler.open_texts(delta.index)
+                if texts is not None:
+                    texts.append(delta.text)
+                    continue
+            index, texts = -1, None
+            chunks[at] = filler.fill(chunk)
             if isinstance(chunk, Usage):
                 self.usage = chunk.usage
             elif isinstance(chunk, Finish):
                 self.finish = chunk
-                break
-        return filled
+                return chunks if at + 1 == len(chunks) else chunks[: at + 1]
+        return chunks
 
     def _assembler(self) -> BlockAssembler:
         assembler = BlockAssembler()
