@@ -26,6 +26,7 @@ BUILTIN: Final = {
     "chat_completions": (
         "trunkline_workers.adapters.chat_completions.adapter:ChatCompletionsAdapter"
     ),
+    "pydantic_ai": "trunkline_workers.adapters.pydantic_ai.adapter:PydanticAiAdapter",
 }
 ENTRY_POINT_GROUP: Final = "trunkline.adapters"
 

@@ -1,0 +1,243 @@
+"""The pydantic_ai adapter: joins configuration, the library, our HTTP client and translation.
+
+The library writes requests and reads responses; one call is one request of it, made by our own
+client through the hook in `transport`. Retries, limits, attribution and the closing of connections
+are therefore the same as in every other HTTP adapter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+from trunkline_protocol.chunks import StreamChunk
+from trunkline_protocol.failure import Code, LlmError
+from trunkline_protocol.models import (
+    LlmModelContext,
+    LlmModelInfo,
+    LlmModelReasoningInfo,
+    LlmProviderInfo,
+    LlmReasoningEffortInfo,
+    LlmResolvedModelInfo,
+    ModelModality,
+)
+from trunkline_protocol.options import GenerateOptions
+from trunkline_protocol.retry_policy import ResolvedRetryPolicy
+
+from trunkline_workers.adapter import AdapterContext, LlmAdapter
+from trunkline_workers.adapters.pydantic_ai.config import AdapterConfig, ModelFacts, read_config
+from trunkline_workers.adapters.pydantic_ai.exchange import Exchange, current_exchange
+from trunkline_workers.adapters.pydantic_ai.failures import cut_short, failure_of
+from trunkline_workers.adapters.pydantic_ai.models import Models
+from trunkline_workers.adapters.pydantic_ai.replay import ReplayScope
+from trunkline_workers.adapters.pydantic_ai.request import (
+    LibraryRequest,
+    build_request,
+    check_body,
+    image_blocks,
+    offered_efforts,
+)
+from trunkline_workers.adapters.pydantic_ai.translate import PartTranslator, usage_chunks
+from trunkline_workers.credentials import KeySource
+from trunkline_workers.http import HttpClient
+from trunkline_workers.refusals import without_key
+
+
+class PydanticAiAdapter(LlmAdapter):
+    """Speaks to one provider through pydantic-ai, by a profile."""
+
+    def __init__(self, config: AdapterConfig, context: AdapterContext | None = None) -> None:
+        """Describe the adapter; `open` loads the library, calls connect.
+
+        Args:
+            config: from `read_config`.
+            context: of the worker.
+        """
+        self._config = config
+        self._context = context or AdapterContext(name="pydantic_ai")
+        self._http = HttpClient(config.client)
+        self._models = Models(config)
+        self._keys = KeySource(
+            owner=self._context.name,
+            variable=config.key_env,
+            file=config.key_file,
+            environ=self._context.environ,
+        )
+
+    @classmethod
+    def create(cls, context: AdapterContext) -> PydanticAiAdapter:
+        """Build the adapter from the worker's options."""
+        return cls(read_config(context.options), context)
+
+    @property
+    def connections_in_use(self) -> int:
+        """Connections that calls hold at this moment."""
+        return self._http.in_use
+
+    def default_providers(self) -> Sequence[str]:
+        """Name the route of the profile."""
+        return (self._config.profile.route,)
+
+    async def open(self) -> None:
+        """Load the library and make the HTTP client ready.
+
+        Raises:
+            LlmError: the library is not installed for this provider.
+        """
+        try:
+            await asyncio.to_thread(self._models.load)
+        except ImportError as exc:
+            text = (
+                f"{exc}; install it into this worker's interpreter: pip install"
+                f" 'pydantic-ai-slim[{self._config.profile.extra}]'"
+            )
+            raise LlmError.of(text, Code.INVALID_ADAPTER) from exc
+        await self._http.open()
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._http.close()
+
+    def provider_info(self, provider: str) -> LlmProviderInfo:
+        """Describe a route; only the profile's own has the profile's name."""
+        profile = self._config.profile
+        name = profile.name if provider == profile.route else provider
+        return LlmProviderInfo(id=provider, name=name)
+
+    def provider_retry_policy(self, provider: str) -> ResolvedRetryPolicy | None:
+        """Return the configured policy."""
+        del provider
+        return self._config.retry_policy
+
+    async def list_models(self, provider: str) -> Sequence[LlmModelInfo]:
+        """List the configured models, or those that the library knows."""
+        models = self._config.models or tuple(
+            ModelFacts(each, each) for each in self._models.known()
+        )
+        return [LlmModelInfo(provider=provider, id=each.id, name=each.name) for each in models]
+
+    async def resolve_model(self, provider: str, model: str) -> LlmResolvedModelInfo:
+        """Resolve a model from the configuration and the library; every model id is accepted."""
+        config = self._config
+        known = (each for each in config.models if each.id == model)
+        facts = next(known, ModelFacts(model, model))
+        library_model = self._models.get(model)
+        window = facts.context_window or library_model.profile.get("context_window")
+        efforts = offered_efforts(library_model, config)
+        modalities: tuple[ModelModality, ...] = ("text",)
+        if library_model.profile.get("supports_image_input", True):
+            modalities = ("text", "image")
+        default = config.default_effort if config.default_effort in efforts else None
+        reasoning = LlmModelReasoningInfo(
+            efforts=tuple(LlmReasoningEffortInfo(id=each, name=each.title()) for each in efforts),
+            default_effort=default,
+        )
+        return LlmResolvedModelInfo(
+            provider=provider,
+            id=model,
+            name=facts.name,
+            input_modalities=modalities,
+            context=None if window is None else LlmModelContext(context_window=window),
+            default_max_tokens=facts.max_tokens or config.default_max_tokens,
+            reasoning=reasoning if efforts else None,
+        )
+
+    async def stream(self, options: GenerateOptions) -> AsyncGenerator[list[StreamChunk]]:
+        """Stream one model call.
+
+        Raises:
+            LlmError: before any I/O for a request that can't be made, or whatever ended the
+                stream; no key is in its text.
+        """
+        key: str | None = None
+        try:
+            key = await self._keys.read()
+            model = self._models.get(options.model, key)
+            request = await self._request(options, model)
+            async with aclosing(self._exchange(options, model, request)) as lists:
+                async for chunks in lists:
+                    yield chunks
+        except LlmError as exc:
+            raise without_key(exc, key) from None
+
+    async def _request(self, options: GenerateOptions, model: Any) -> LibraryRequest:
+        read = self._context.read_attachment
+        images: dict[str, bytes] = {}
+        if model.profile.get("supports_image_input", True):
+            for block in image_blocks(options):
+                name = block.attachment.attachment_id
+                images[name] = await read(name)
+        try:
+            return build_request(options, model, self._config, images, self._context.report)
+        except LlmError:
+            raise
+        except Exception as exc:  # of many types: the library checks what it is given
+            text = f"the request could not be built: {exc!r}"
+            raise LlmError.of(text, Code.INVALID_REQUEST) from exc
+
+    async def _exchange(
+        self, options: GenerateOptions, model: Any, request: LibraryRequest
+    ) -> AsyncGenerator[list[StreamChunk]]:
+        """Send the request and translate its answer."""
+        config = self._config
+        exchange = Exchange(self._http, config.limits, check_body(options), config.headers)
+        scope = ReplayScope(config.name, model.system, config.profile.signatures_are_base64)
+        translator = PartTranslator(interleaves=config.profile.interleaves, scope=scope)
+        try:
+            async with _opened(model, request, exchange) as response:
+                exchange.is_finishing = lambda: _is_finishing(response)
+                async for event in response:
+                    chunks = translator.take(event)
+                    if chunks:
+                        exchange.progressed()
+                        yield chunks
+                try:
+                    yield translator.finish(_Whole(response))
+                except LlmError as exc:
+                    if counts := usage_chunks(response.usage):
+                        yield counts
+                    raise LlmError(cut_short(exc.failure, exchange)) from None
+        except LlmError:
+            raise
+        except Exception as exc:  # of many types: the library's, the SDK's, pydantic's
+            raise LlmError(failure_of(exc, exchange)) from exc
+        finally:
+            await exchange.close()
+
+
+@asynccontextmanager
+async def _opened(model: Any, request: LibraryRequest, exchange: Exchange) -> AsyncGenerator[Any]:
+    """Open the library's stream with its one request on our exchange."""
+    token = current_exchange.set(exchange)
+    stream = model.request_stream(request.messages, request.settings, request.parameters)
+    try:
+        response = await stream.__aenter__()
+    finally:
+        current_exchange.reset(token)
+    try:
+        yield response
+    finally:
+        # Whatever ended the reading: the library only closes what is closed already by us.
+        await exchange.close()
+        await stream.__aexit__(None, None, None)
+
+
+def _is_finishing(response: Any) -> bool:
+    return response.finish_reason is not None
+
+
+class _Whole:
+    """The library's view of a response that has ended."""
+
+    def __init__(self, response: Any) -> None:
+        whole = response.get()
+        self.parts = whole.parts
+        self.usage = whole.usage
+        self.finish_reason = whole.finish_reason
+        self.provider_details = whole.provider_details
+        self.model_name = whole.model_name
+        self.provider_url = whole.provider_url
+        self.provider_response_id = whole.provider_response_id
+        self.canonical_system = whole.canonical_system

@@ -1,0 +1,159 @@
+"""One call's one provider request: what the library may send, and what came of it.
+
+The library reads the provider through this, so our own client owns the connection, its limits and
+its close, and the facts of a failure are those of the wire, whatever the library makes of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Final, NoReturn
+
+from trunkline_protocol.failure import Code, LlmError, LlmFailure
+from trunkline_protocol.http_failure import request_id
+
+from trunkline_workers.clocks import StreamLimits
+from trunkline_workers.http import HttpClient, HttpRequest, HttpResponse
+from trunkline_workers.refusals import refusal_body, refused
+
+_HEAD_BYTES: Final = 64 * 1024  # of a body that is no event stream, kept for its error
+# Ours to set: what the client decodes, how it frames and where it connects.
+_OWN_HEADERS: Final = frozenset(
+    {"accept-encoding", "connection", "content-length", "host", "transfer-encoding", "user-agent"}
+)
+_FRAMING: Final = frozenset(
+    {"connection", "content-encoding", "content-length", "transfer-encoding"}
+)
+
+
+def _never() -> bool:
+    return False
+
+
+@dataclass(slots=True)
+class Head:
+    """Status and headers for the library; a `body` of `None` is read from the exchange."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes | None = None
+
+
+@dataclass(slots=True)
+class Exchange:
+    """The request of one call.
+
+    Attributes:
+        http: the worker's client.
+        limits: on waiting.
+        check: looks at the body before it goes out; raises `LlmError` to refuse it.
+        headers: added to the request.
+        is_finishing: whether the provider has said how the answer ends.
+        failure: what went wrong on the wire, if anything did.
+        requests: how many the library asked for; only the first is made.
+        has_ended: the body was read to its end.
+    """
+
+    http: HttpClient
+    limits: StreamLimits
+    check: Callable[[bytes], None]
+    headers: Mapping[str, str]
+    is_finishing: Callable[[], bool] = _never
+    failure: LlmFailure | None = None
+    requests: int = 0
+    has_ended: bool = False
+    _response: HttpResponse | None = None
+    _head: bytearray = field(default_factory=bytearray)
+    _grace_left_s: float | None = None
+
+    @property
+    def request_id(self) -> str | None:
+        """The provider's id of the request."""
+        return request_id(self._response.headers) if self._response is not None else None
+
+    @property
+    def head(self) -> bytes:
+        """The beginning of the body, for a look at what it was."""
+        return bytes(self._head)
+
+    async def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Head:
+        """Make the one request.
+
+        Raises:
+            LlmError: it is refused, it could not be made, or it is not the first.
+        """
+        self.requests += 1
+        if self.requests > 1:
+            self._refuse_second()
+        own = {name: value for name, value in headers.items() if name.lower() not in _OWN_HEADERS}
+        request = HttpRequest(method, url.partition("#")[0], {**own, **self.headers}, body)
+        try:
+            self.check(body)
+            self._response = response = await self.http.send(request, self.limits)
+        except LlmError as exc:
+            self.failure = exc.failure
+            raise
+        shown = {k: v for k, v in response.headers.items() if k not in _FRAMING}
+        if 200 <= response.status < 300:
+            return Head(response.status, shown)
+        content = await refusal_body(response)
+        self.failure = refused(response, content)
+        await self.close()
+        return Head(response.status, shown, content)
+
+    async def read(self) -> bytes:
+        """Return the next bytes of the body, `b""` at its end.
+
+        After the provider's finish reason only a short grace is waited for more.
+
+        Raises:
+            LlmError: a limit passed or the connection broke; kept in `failure` too.
+        """
+        response = self._response
+        if response is None:
+            raise AssertionError("the body is read before the head")
+        try:
+            data = await (self._within_grace(response) if self.is_finishing() else response.read())
+        except LlmError as exc:
+            if self.is_finishing():
+                return b""
+            self.failure = exc.failure
+            raise
+        if data is None:
+            return b""
+        if not data:
+            self.has_ended = True
+        elif len(self._head) < _HEAD_BYTES:
+            self._head += data[: _HEAD_BYTES - len(self._head)]
+        return data
+
+    async def _within_grace(self, response: HttpResponse) -> bytes | None:
+        loop = asyncio.get_running_loop()
+        start_s = loop.time()
+        left_s = self.limits.grace_s if self._grace_left_s is None else self._grace_left_s
+        data = await response.read_within(max(left_s, 0.0))
+        self._grace_left_s = left_s - (loop.time() - start_s)
+        return data
+
+    def progressed(self) -> None:
+        """Note that content came."""
+        if self._response is not None:
+            self._response.progressed()
+
+    async def close(self) -> None:
+        """Close the connection, or give it back if the body is complete; idempotent."""
+        if self._response is not None:
+            await self._response.close(is_complete=self.has_ended)
+
+    def _refuse_second(self) -> NoReturn:
+        if self.failure is None:
+            text = "the library wanted to ask the provider again; one call is one request"
+            self.failure = LlmFailure(text, Code.STREAM_CLOSED)
+        raise LlmError(self.failure)
+
+
+current_exchange: Final[ContextVar[Exchange]] = ContextVar("current_exchange")
+"""The exchange of the call that is being opened in this context."""

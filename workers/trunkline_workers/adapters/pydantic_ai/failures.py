@@ -1,0 +1,84 @@
+"""What the library raises → one `LlmFailure`, by the law that all adapters share.
+
+The facts of the wire win over the library's view of them. Its exceptions are known by their fields,
+not by their types, so nothing of it is imported here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, cast
+
+import msgspec
+from trunkline_protocol.failure import Code, LlmFailure
+from trunkline_protocol.http_failure import in_band_failure
+
+from trunkline_workers.adapters.pydantic_ai.exchange import Exchange
+
+_UNREADABLE: Final = (ValueError, UnicodeDecodeError)  # how JSON that is none shows
+_SHOWN: Final = 200  # bytes of an unusable body that the failure quotes
+
+
+def failure_of(raised: Exception, exchange: Exchange) -> LlmFailure:
+    """Describe the end of a call that raised.
+
+    Args:
+        raised: by the library or by the SDK under it.
+        exchange: of the call.
+    """
+    if exchange.failure is not None:
+        return exchange.failure
+    if exchange.requests == 0:
+        return _unsent(raised)
+    if hasattr(raised, "provider_error_code"):  # the library's own class of provider errors
+        return _reported(raised, exchange)
+    return _unreadable(repr(raised), exchange)
+
+
+def cut_short(failure: LlmFailure, exchange: Exchange) -> LlmFailure:
+    """Describe a body that ended too early; an error instead of a stream shows as it is."""
+    head = exchange.head.lstrip()
+    if head[:1] == b"{":
+        try:
+            tree: object = msgspec.json.decode(head)
+        except ValueError:
+            return failure
+        if isinstance(tree, dict) and "error" in tree:
+            return in_band_failure(cast("dict[str, object]", tree), exchange.request_id)
+    if head[:1] in {b"{", b"[", b"<"}:
+        shown = " ".join(head[:_SHOWN].decode(errors="replace").split())
+        text = f"the provider answered with no event stream: {shown}"
+        return LlmFailure(text, Code.MALFORMED_RESPONSE, request_id=exchange.request_id)
+    return failure
+
+
+def _unsent(raised: Exception) -> LlmFailure:
+    """Describe a request that the library would not make."""
+    is_refused = type(raised).__name__ == "UserError" or isinstance(raised, NotImplementedError)
+    code = Code.UNSUPPORTED if is_refused else Code.INVALID_REQUEST
+    return LlmFailure(f"the request could not be built: {raised}", code)
+
+
+def _reported(raised: Exception, exchange: Exchange) -> LlmFailure:
+    """Describe an error that came inside a stream which had begun with 200."""
+    if isinstance(raised.__cause__, _UNREADABLE):
+        return _unreadable(str(raised), exchange)
+    fields = vars(raised)
+    body: object = fields.get("body")
+    if not isinstance(body, Mapping) or "error" not in body:
+        inner: Mapping[str, object] = {}
+        if isinstance(body, Mapping):
+            inner = cast("Mapping[str, object]", body)
+        said = {
+            "message": str(raised),
+            "code": fields.get("provider_error_code"),
+            "type": fields.get("provider_error_type"),
+            **inner,
+        }
+        body = {"error": {key: value for key, value in said.items() if value is not None}}
+    return in_band_failure(cast("dict[str, object]", body), exchange.request_id)
+
+
+def _unreadable(what: str, exchange: Exchange) -> LlmFailure:
+    text = f"the response could not be read: {what}"
+    return LlmFailure(text, Code.MALFORMED_RESPONSE, request_id=exchange.request_id)

@@ -1,0 +1,149 @@
+"""Making the library's models: one per key and model name, all on our HTTP client.
+
+The library is imported here alone, and only the part a profile needs; it takes seconds.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from trunkline_workers.adapters.pydantic_ai.config import AdapterConfig
+from trunkline_workers.adapters.pydantic_ai.transport import bridged_client
+
+_CACHED_MAX: Final = 256  # models of one worker; keys rotate, so old ones go
+_NO_KEY: Final = "no-key"  # for models that are only asked about themselves
+
+
+def part(path: str) -> Any:
+    """Return `module:name` of the library; typed loosely, since it need not be installed."""
+    module, _, name = path.partition(":")
+    return getattr(importlib.import_module(module), name)
+
+
+class Models:
+    """The models of one worker.
+
+    Args:
+        config: of the worker.
+    """
+
+    def __init__(self, config: AdapterConfig) -> None:
+        self._config = config
+        self._class: Any = None
+        self._provider: Callable[[str], Any] | None = None
+        self._providers: dict[str, Any] = {}
+        self._models: dict[tuple[str, str], Any] = {}
+
+    def load(self) -> None:
+        """Import the library; blocks for seconds, so it is called in a thread.
+
+        Raises:
+            ImportError: the library, or the part for this provider, is missing.
+        """
+        self._class = part(self._config.profile.model)
+        self._provider = _PROVIDERS[self._config.name](self._config)
+
+    def get(self, name: str, key: str | None = None) -> Any:
+        """Return the model of that name.
+
+        Args:
+            name: as the application gives it.
+            key: that its requests carry; `None`: it is only asked about itself.
+        """
+        shown = _NO_KEY if key is None else key
+        model = self._models.get((shown, name))
+        if model is None:
+            self._make_room()
+            model = self._class(name, provider=self._provider_for(shown))
+            self._models[shown, name] = model
+        return model
+
+    def known(self) -> list[str]:
+        """Return the names of the provider's models that the library knows."""
+        prefix = f"{self._config.profile.catalog}:"
+        names: tuple[str, ...] = part("pydantic_ai.models:known_model_names")()
+        return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+
+    def _provider_for(self, key: str) -> Any:
+        provider = self._providers.get(key)
+        if provider is None:
+            if self._provider is None:
+                raise AssertionError("models are made after load()")
+            provider = self._providers[key] = self._provider(key)
+        return provider
+
+    def _make_room(self) -> None:
+        if len(self._models) >= _CACHED_MAX:
+            self._models.clear()
+            self._providers.clear()
+
+
+def _anthropic(config: AdapterConfig) -> Callable[[str], Any]:
+    provider = part("pydantic_ai.providers.anthropic:AnthropicProvider")
+    client = part("anthropic:AsyncAnthropic")
+    http = bridged_client(importlib.import_module("httpx2"))
+
+    def make(key: str) -> Any:
+        sdk = client(api_key=key, base_url=config.base_url, http_client=http, max_retries=0)
+        return provider(anthropic_client=sdk)
+
+    return make
+
+
+def _google(config: AdapterConfig) -> Callable[[str], Any]:
+    provider = part("pydantic_ai.providers.google:GoogleProvider")
+    http = bridged_client(importlib.import_module("httpx2"))
+
+    def make(key: str) -> Any:
+        return provider(api_key=key, base_url=config.base_url, http_client=http)
+
+    return make
+
+
+def _openai(config: AdapterConfig) -> Callable[[str], Any]:
+    provider = part("pydantic_ai.providers.openai:OpenAIProvider")
+    client = part("openai:AsyncOpenAI")
+    http = bridged_client(importlib.import_module("httpx2"))
+
+    def make(key: str) -> Any:
+        sdk = client(api_key=key, base_url=config.base_url, http_client=http, max_retries=0)
+        return provider(openai_client=sdk)
+
+    return make
+
+
+def _mistral(config: AdapterConfig) -> Callable[[str], Any]:
+    provider = part("pydantic_ai.providers.mistral:MistralProvider")
+    http = bridged_client(importlib.import_module("httpx2"))
+
+    def make(key: str) -> Any:
+        return provider(api_key=key, base_url=config.base_url, http_client=http)
+
+    return make
+
+
+def _groq(config: AdapterConfig) -> Callable[[str], Any]:
+    provider = part("pydantic_ai.providers.groq:GroqProvider")
+    client = part("groq:AsyncGroq")
+    http = bridged_client(importlib.import_module("httpx"))
+
+    def make(key: str) -> Any:
+        sdk = client(api_key=key, base_url=config.base_url, http_client=http, max_retries=0)
+        return provider(groq_client=sdk)
+
+    return make
+
+
+_PROVIDERS: Final[Mapping[str, Callable[[AdapterConfig], Callable[[str], Any]]]] = MappingProxyType(
+    {
+        "anthropic": _anthropic,
+        "google": _google,
+        "openai-responses": _openai,
+        "xai": _openai,
+        "mistral": _mistral,
+        "groq": _groq,
+    }
+)
