@@ -18,7 +18,7 @@ from trunkline_protocol.options import GenerateOptions, LlmCallConfig, options_t
 
 from trunkline import request
 from trunkline.attachments import Attachments
-from trunkline.core.stream_state import CallRequest
+from trunkline.core.requests import CallRequest
 from trunkline.endpoint import checked_endpoint, default_endpoint
 from trunkline.events import AdapterUpdates, Observer
 from trunkline.listened import ListenedStream

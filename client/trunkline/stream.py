@@ -26,7 +26,8 @@ from trunkline_protocol.retry_policy import ResolvedRetryPolicy, policy_from_dic
 from trunkline.core.block_queue import BlockQueue
 from trunkline.core.effects import Effects, RetryNotice
 from trunkline.core.mux import Mux
-from trunkline.core.stream_state import CallRequest, StreamState
+from trunkline.core.requests import CallRequest
+from trunkline.core.stream_state import StreamState
 
 _EMPTY: Final[Iterator[StreamChunk]] = iter(())
 _NO_KEY: Final = StreamKey(bytes(STREAM_KEY_BYTES))  # of a call that was never opened

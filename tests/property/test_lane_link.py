@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trunkline.core.effects import NOTHING, Effects
 from trunkline.core.mux import Mux
-from trunkline.core.stream_state import CallRequest, StreamState
+from trunkline.core.requests import CallRequest
+from trunkline.core.stream_state import StreamState
 from trunkline_protocol.chunks import chunks_from_arrays
 from trunkline_protocol.codec import LaneHeader, decode_lane_arrays
 from trunkline_protocol.frames import Start

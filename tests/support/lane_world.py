@@ -13,7 +13,8 @@ from random import Random
 
 from trunkline.core.effects import Effects, Send, Wake
 from trunkline.core.mux import Mux
-from trunkline.core.stream_state import CallRequest, StreamState
+from trunkline.core.requests import CallRequest
+from trunkline.core.stream_state import StreamState
 from trunkline_protocol import codec, frames
 from trunkline_protocol.chunks import BlockEnd, BlockStart, Finish, FinishReason, TextDelta
 from trunkline_protocol.elision import BlockElider

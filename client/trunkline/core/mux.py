@@ -57,12 +57,9 @@ from trunkline.core.effects import (
 )
 from trunkline.core.link import Link, LinkPhase
 from trunkline.core.questions import Questions
-from trunkline.core.stream_state import (
-    CallRequest,
-    Phase,
-    StreamState,
-    failure_from,
-)
+from trunkline.core.readings import failure_from
+from trunkline.core.requests import CallRequest
+from trunkline.core.stream_state import Phase, StreamState
 
 _RESTATE_AT_ONCE: Final = 1000  # calls in one RESTATE: well below MAX_ENVELOPE_BYTES
 _NEVER_S: Final = float("inf")

@@ -7,10 +7,9 @@ said again by `speak`. The file knows neither sockets nor the other calls.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
-from typing import Any, Final, assert_never
+from typing import Final, assert_never
 
 from trunkline_protocol.chunks import Finish, StreamChunk, chunks_from_arrays
 from trunkline_protocol.codec import LaneHeader, decode_lane_arrays
@@ -29,7 +28,7 @@ from trunkline_protocol.frames import (
     Retry,
     RetryStarted,
 )
-from trunkline_protocol.ids import CallId, Generation, LeaseId, PoolName, RouteName, StreamKey
+from trunkline_protocol.ids import CallId, StreamKey
 from trunkline_protocol.limits import (
     QUIET_AFTER_S,
     QUIET_MAX_S,
@@ -49,6 +48,8 @@ from trunkline.core.effects import (
     Wake,
 )
 from trunkline.core.intake import MAX_WAITING_CHUNKS, Intake
+from trunkline.core.readings import finish_of, malformed, notice_of, offer_of, withdrawn
+from trunkline.core.requests import CallRequest, ServedBy
 
 SUSPECT_AFTER_S: Final = 1.0  # rule 6
 _QUIET_STEP_S: Final = 0.25  # calls that fall quiet within this share one RESTATE
@@ -74,40 +75,6 @@ class Phase(Enum):
     BACKOFF = "backoff"  # a further attempt was offered
     CANCELLING = "cancelling"  # over for the application, not yet for the broker
     CLOSED = "closed"
-
-
-@dataclass(frozen=True, slots=True)
-class CallRequest:
-    """What an application asks for.
-
-    Attributes:
-        provider: route.
-        model: passed through.
-        body: the packed `GenerateOptions`.
-        recovery: "none" or "policy".
-        is_replayable: nothing reaches the application before the end, so that a failed attempt
-            may be repeated whatever has arrived.
-        lease: the prepared call to dispatch.
-        attachments: ids that the body names.
-    """
-
-    provider: RouteName
-    model: str
-    body: bytes
-    recovery: str = "none"
-    is_replayable: bool = False
-    lease: LeaseId | None = None
-    attachments: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class ServedBy:
-    """The worker that an attempt was given to, and the policy captured with it."""
-
-    pool: PoolName
-    slot: int
-    generation: Generation
-    policy: Mapping[str, Any]
 
 
 class StreamState:
@@ -211,7 +178,7 @@ class StreamState:
         try:
             chunks = chunks_from_arrays(decode_lane_arrays(frame, header.count))
         except RemoteProtocolError as exc:
-            return self._break(_malformed(exc), now_s)
+            return self._break(malformed(exc), now_s)
         size = len(frame)
         if skip:
             del chunks[:skip]
@@ -313,7 +280,7 @@ class StreamState:
         try:
             filled = self.assembly.follow(chunks)
         except RemoteProtocolError as exc:
-            return self._take_failure(_malformed(exc), now_s)
+            return self._take_failure(malformed(exc), now_s)
         if len(filled) != len(chunks) and not self.is_over:
             # A worker that goes on after its finish: the rest is never shown.
             effects = [*effects, *self._stop(now_s)]
@@ -399,7 +366,7 @@ class StreamState:
         match self.phase:
             case Phase.OPENING | Phase.OPEN:
                 self.phase = Phase.TAIL
-                self._held = Finish(_reason(frame.finish))
+                self._held = Finish(finish_of(frame.finish))
                 self.intake.note_sent(frame.last, now_s)
                 if self.intake.expected >= frame.last:
                     return self._end_at_last()
@@ -410,7 +377,7 @@ class StreamState:
                 self.phase = Phase.CLOSED
                 return NOTHING
             case Phase.BACKOFF:
-                return self._fail(_failure_of(frame.finish))
+                return self._fail(withdrawn(frame.finish))
             case Phase.TAIL | Phase.CLOSED:
                 return NOTHING
             case _:
@@ -471,7 +438,7 @@ class StreamState:
 
     def on_retry(self, frame: Retry, stream_key: StreamKey, now_s: float) -> Effects:
         """Take the offer of a further attempt, or turn it down if chunks were already seen."""
-        notice = _notice(frame)
+        notice = notice_of(frame)
         if self.phase is Phase.CANCELLING:
             self.phase = Phase.CLOSED
             return NOTHING
@@ -510,7 +477,7 @@ class StreamState:
         offer = None
         if self.phase is Phase.BACKOFF and self._notice is not None:
             left_ms = self._notice.delay_ms - (now_s - self.opened_s) * 1000
-            offer = _offer(self._notice, max(0.0, left_ms))
+            offer = offer_of(self._notice, max(0.0, left_ms))
         self._repeat_at_s = now_s + self._repeat_s
         request = self.request
         frame = Open(
@@ -624,52 +591,3 @@ class StreamState:
                 return NOTHING
             case _:
                 return NOTHING
-
-
-def _malformed(exc: RemoteProtocolError) -> LlmFailure:
-    return LlmFailure(f"the worker sent what is no chunk: {exc}", Code.MALFORMED_RESPONSE)
-
-
-def _reason(finish: Mapping[str, Any]) -> FinishReason:
-    """Read the finish of `ENDED`."""
-    try:
-        return FinishReason.from_dict(finish)
-    except ValueError as exc:
-        message = f"the worker ended with what is no finish: {exc}"
-        return FinishReason("error", LlmFailure(message, Code.MALFORMED_RESPONSE))
-
-
-def _failure_of(finish: Mapping[str, Any]) -> LlmFailure:
-    return _reason(finish).failure or LlmFailure("the offered retry was withdrawn", Code.ABORTED)
-
-
-def failure_from(failure: Mapping[str, Any]) -> LlmFailure:
-    """Read the failure of a control frame; a wrong one becomes a failure that says so."""
-    try:
-        return LlmFailure.from_dict(failure)
-    except ValueError:
-        return LlmFailure("the broker named a failure without code and message", Code.UNKNOWN)
-
-
-def _notice(frame: Retry) -> RetryNotice:
-    return RetryNotice(
-        frame.retry_id,
-        frame.provider,
-        frame.mode,
-        frame.policy_key,
-        frame.retry,
-        frame.max_retries,
-        frame.delay_ms,
-        failure_from(frame.failure),
-        frame.attempt,
-    )
-
-
-def _offer(notice: RetryNotice, left_ms: float) -> dict[str, Any]:
-    """Return what a new broker must know to go on with a retry; `left_ms` of its delay is left."""
-    return {
-        "retryId": notice.retry_id,
-        "policyKey": notice.policy_key,
-        "retry": notice.retry,
-        "delayMs": left_ms,
-    }

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from trunkline.core.effects import Effects, Send
-from trunkline.core.stream_state import CallRequest, Phase, StreamState
+from trunkline.core.requests import CallRequest
+from trunkline.core.stream_state import Phase, StreamState
 from trunkline_protocol import frames
 from trunkline_protocol.chunks import Finish, FinishReason, StreamChunk, TextDelta
 from trunkline_protocol.codec import decode_lane_header, encode_lane

@@ -18,7 +18,8 @@ from trunkline.core.effects import (
     Wake,
 )
 from trunkline.core.mux import Mux
-from trunkline.core.stream_state import CallRequest, Phase, StreamState
+from trunkline.core.requests import CallRequest
+from trunkline.core.stream_state import Phase, StreamState
 from trunkline_protocol import frames, limits
 from trunkline_protocol.chunks import Finish, FinishReason
 from trunkline_protocol.codec import encode_lane, encode_probed

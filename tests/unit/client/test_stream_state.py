@@ -7,7 +7,8 @@ from collections.abc import Callable
 import pytest
 from trunkline.core.effects import NOTHING, Count, Effects, RetryBegan, RetryOffered, Wake
 from trunkline.core.intake import MAX_WAITING_CHUNKS
-from trunkline.core.stream_state import Phase, StreamState, failure_from
+from trunkline.core.readings import failure_from
+from trunkline.core.stream_state import Phase, StreamState
 from trunkline_protocol.chunks import BlockEnd, Finish, FinishReason, TextDelta
 from trunkline_protocol.codec import decode_lane_header, encode_lane
 from trunkline_protocol.failure import LlmFailure

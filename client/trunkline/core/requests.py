@@ -1,0 +1,43 @@
+"""What an application asks for, and who serves it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from trunkline_protocol.ids import Generation, LeaseId, PoolName, RouteName
+
+
+@dataclass(frozen=True, slots=True)
+class CallRequest:
+    """What an application asks for.
+
+    Attributes:
+        provider: route.
+        model: passed through.
+        body: the packed `GenerateOptions`.
+        recovery: "none" or "policy".
+        is_replayable: nothing reaches the application before the end, so that a failed attempt
+            may be repeated whatever has arrived.
+        lease: the prepared call to dispatch.
+        attachments: ids that the body names.
+    """
+
+    provider: RouteName
+    model: str
+    body: bytes
+    recovery: str = "none"
+    is_replayable: bool = False
+    lease: LeaseId | None = None
+    attachments: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ServedBy:
+    """The worker that an attempt was given to, and the policy captured with it."""
+
+    pool: PoolName
+    slot: int
+    generation: Generation
+    policy: Mapping[str, Any]
