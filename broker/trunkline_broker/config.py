@@ -196,12 +196,14 @@ class Settings(BaseModel):
             lane=ipc(self.paths.lane),
             workers_lane=ipc(self.paths.workers_lane),
             accept_manual=self.broker.accept_manual,
+            drain_s=self.broker.drain_s,
             max_clients=self.broker.max_clients,
             max_calls_per_client=self.broker.max_calls_per_client,
             max_calls_per_worker=self.broker.max_calls_per_worker,
             orphan_timeout_s=self.broker.orphan_timeout_s,
             attachments_dir=str(self.attachments_dir),
             attachments_bytes=self.broker.attachments_mib * _MIB,
+            is_traced=bool(self.broker.traces),
         )
 
 

@@ -333,6 +333,35 @@ def test_up_detached_and_down() -> None:
                 os.kill(broker, signal.SIGTERM)
 
 
+def test_of_two_brokers_started_at_once_one_runs_and_lets_its_calls_end() -> None:
+    """The other one says so and harms nothing; `down` gives calls the configured time."""
+    call = json.dumps({"script": {"chunks": 40, "pace_ms": 50}})
+    with run_directory() as root:
+        config = root / "trunkline.toml"
+        config.write_text(SCRIPTED)
+        environ = variables(TRUNKLINE_RUN_DIR=str(root / "run"), TRUNKLINE_CONFIG=str(config))
+        with ThreadPoolExecutor(2) as pool:
+            ups = [pool.submit(trunkline, "up", "--detach", environ=environ) for _ in range(2)]
+            ends = sorted((up.result() for up in ups), key=lambda up: up.returncode)
+            try:
+                assert [up.returncode for up in ends] == [0, ExitCode.ALREADY_RUNNING], ends
+                broker = int(ends[0].stdout.split("broker pid ")[1].split()[0])
+                assert f"pid {broker}" in ends[1].stderr
+                chat = pool.submit(trunkline, "chat", "-p", "scripted", call, environ=environ)
+                shown = ("status", "--json")
+                until(
+                    lambda: json.loads(trunkline(*shown, environ=environ).stdout)["calls"][
+                        "running"
+                    ],
+                    30.0,
+                )
+            finally:
+                down = trunkline("down", environ=environ)
+            assert down.returncode == 0, down.stderr
+            assert chat.result().returncode == 0, chat.result().stderr
+            assert "[stop, " in chat.result().stderr
+
+
 def test_up_in_the_foreground_ends_with_ctrl_c() -> None:
     """It stays, serves and ends orderly."""
     with run_directory() as root:

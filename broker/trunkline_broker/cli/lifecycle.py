@@ -19,7 +19,6 @@ START_TIMEOUT_S: Final = 15.0
 POLL_S: Final = 0.02
 LOG_TAIL_LINES: Final = 20
 STOP_REPLY_S: Final = 5.0
-DEFAULT_DRAIN_S: Final = 30.0
 STOP_MARGIN_S: Final = 15.0  # TERM, wait, KILL and reap of every worker, after the drain
 
 
@@ -62,7 +61,8 @@ def up(
 def down(
     *,
     drain: Annotated[
-        float | None, typer.Option(min=0.0, help="Seconds that running calls get.")
+        float | None,
+        typer.Option(min=0.0, help="Seconds that running calls get; default: drain_s of [broker]."),
     ] = None,
 ) -> None:
     """Drain, stop the workers, end the broker; returns when it is gone.
@@ -78,11 +78,11 @@ def down(
     argument: dict[str, object] = {} if drain is None else {"drainS": drain}
     is_local = "TRUNKLINE_ENDPOINT" not in os.environ
     holder = lock_holder(lock) if is_local else None
-    run_async(ask("down", "stop", argument, STOP_REPLY_S))
+    granted = run_async(ask("down", "stop", argument, STOP_REPLY_S))
     if holder is None:
         out().print("the broker is stopping")
         return
-    deadline_s = time.monotonic() + (DEFAULT_DRAIN_S if drain is None else drain) + STOP_MARGIN_S
+    deadline_s = time.monotonic() + granted["drainS"] + STOP_MARGIN_S
     while lock_holder(lock) == holder:
         if time.monotonic() > deadline_s:
             fail(f"broker pid {holder.pid} is still stopping", ExitCode.TIMED_OUT)
@@ -96,8 +96,10 @@ def _detached(log: Path, endpoint: str, config: Path | None) -> None:
     if config is not None:
         command += ["--config", str(config.absolute())]
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    # Appended to: a broker that is started at the same time, or died lately, has its lines there.
+    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
+        before_bytes = os.fstat(fd).st_size
         child = subprocess.Popen(  # noqa: S603  # our own command line
             command, stdin=subprocess.DEVNULL, stdout=fd, stderr=fd, start_new_session=True
         )
@@ -107,7 +109,8 @@ def _detached(log: Path, endpoint: str, config: Path | None) -> None:
         out().print(f"broker pid {child.pid} at {endpoint}", markup=False)
         return
     code = child.poll()
-    for line in log.read_text(errors="replace").splitlines()[-LOG_TAIL_LINES:]:
+    said = log.read_bytes()[before_bytes:].decode("utf-8", "replace")
+    for line in said.splitlines()[-LOG_TAIL_LINES:]:
         err().print(line, style="dim", markup=False)
     if code is None:
         child.terminate()
@@ -130,5 +133,7 @@ async def _answers(child: subprocess.Popen[bytes], endpoint: str) -> bool:
         except CommandError:
             await asyncio.sleep(POLL_S)
         else:
-            return document["pid"] == child.pid
+            if document["pid"] == child.pid:
+                return True
+            await asyncio.sleep(POLL_S)  # of two that were started at once ours will end
     return False

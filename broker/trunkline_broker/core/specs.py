@@ -77,6 +77,7 @@ class BrokerSpec:
         lane: address of the chunk lane that `WELCOME` tells clients.
         workers_lane: address of the lane that `REGISTERED` tells workers.
         accept_manual: workers that the broker did not start may make pools of their own.
+        drain_s: what running calls get when the broker stops and whoever asks names no time.
         queue_bytes: most bytes of bodies that wait, all queues together.
         prepared_s: what a prepared call of an older broker is held for at most.
         remote_lease_s: liveness of workers on other hosts, whose links may drop for a while.
@@ -89,6 +90,7 @@ class BrokerSpec:
     lane: str = ""
     workers_lane: str = ""
     accept_manual: bool = True
+    drain_s: float = 30.0
     max_clients: int = limits.MAX_CLIENTS
     max_calls: int = 65_536
     max_calls_per_client: int = limits.MAX_OPEN_CALLS_PER_CLIENT

@@ -65,6 +65,20 @@ def test_unknown_queries_and_bad_arguments() -> None:
         assert client.answer()["code"] == "INVALID_REQUEST"
 
 
+def test_a_stop_without_a_time_takes_the_configured_one() -> None:
+    """Running calls get it, and whoever asked is told how long that may take."""
+    rig = Rig(a_pool(), drain_s=7.0)
+    worker = rig.a_worker()
+    client = rig.a_client()
+    client.open()
+    client.query("stop")
+    assert client.answer() == {"drainS": 7.0}
+    rig.live(6.9, worker)
+    assert client.got(frames.Failed) == []
+    rig.live(0.2, worker)
+    assert only(client.got(frames.Failed)).failure["code"] == "TRANSPORT"
+
+
 def test_the_status_is_completed_by_the_shell() -> None:
     """The core only asks for it."""
     rig, client = a_rig()
@@ -96,7 +110,7 @@ def test_stop_and_restart_are_answered_first() -> None:
     """Then they are done."""
     rig, client = a_rig()
     client.query("stop")
-    assert client.answer() is None
+    assert client.answer() == {"drainS": 30.0}
     assert client.got(frames.Stopping)
     assert len(rig.signals()) == 2
     rig, client = a_rig()
