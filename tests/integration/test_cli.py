@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from trunkline_broker.cli.connection import CONNECT_S
@@ -110,7 +111,20 @@ def test_wrong_arguments(arguments: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["up", "down", "status", "swap", "chat", "providers", "models", "setup local"]
+    "name",
+    [
+        "up",
+        "down",
+        "restart",
+        "status",
+        "swap",
+        "reload",
+        "drain",
+        "chat",
+        "providers",
+        "models",
+        "setup local",
+    ],
 )
 def test_help_has_an_example(name: str) -> None:
     """Each command shows how it is used."""
@@ -274,6 +288,100 @@ def test_swap_shows_both_processes(broker: BrokerProcess) -> None:
     assert slot["oldPid"] in before
     assert is_alive(slot["newPid"])
     assert trunkline("swap", "nosuch", environ=environ).returncode == ExitCode.FAILED
+
+
+def test_swap_to_another_interpreter_and_file(broker: BrokerProcess, tmp_path: Path) -> None:
+    """A virtual environment or an interpreter; one that fails changes nothing."""
+    environ = variables(broker)
+    before = broker.worker_pids()
+    done = trunkline("swap", "scripted", "--env", str(tmp_path / "no"), environ=environ)
+    assert done.returncode == ExitCode.USAGE
+    done = trunkline("swap", "scripted", "--env", "/bin/false", environ=environ)
+    assert done.returncode == ExitCode.FAILED
+    assert "the new worker did not become ready" in done.stderr
+    assert broker.worker_pids() == before
+    environment = Path(sys.executable).parent.parent
+    done = trunkline("swap", "scripted", "--env", str(environment), environ=environ)
+    assert done.returncode == 0, done.stderr
+    config = tmp_path / "next.toml"
+    config.write_text(SCRIPTED.replace('["scripted"]', '["scripted", "more"]'))
+    done = trunkline("swap", "scripted", "--config", str(config), environ=environ)
+    assert done.returncode == 0, done.stderr
+    assert "more" in trunkline("providers", environ=environ).stdout
+
+
+def test_reload_adds_changes_removes_and_leaves_alone(tmp_path: Path) -> None:
+    """A version that can't start changes nothing and is told."""
+    path = tmp_path / "trunkline.toml"
+    pool = '[worker.{name}]\nadapter = "scripted"\nproviders = ["{name}"]\n'
+    a, b, c = (pool.format(name=name) for name in "abc")
+    with running_broker(a + b) as broker:
+        environ = variables(broker)
+        workers = {name: broker.until_ready(name) and broker.worker_pids()[name] for name in "ab"}
+        broken = b + '[worker.b.options]\nopen_error = "no such model"\n'
+        path.write_text(a + broken + c)
+        done = trunkline("reload", "--config", str(path), environ=environ)
+        assert done.returncode == ExitCode.FAILED
+        assert "no such model" in done.stderr
+        broker.until_ready("c")
+        pids = broker.worker_pids()
+        assert {name: pids[name] for name in "ab"} == workers
+        path.write_text(b + "[worker.b.options]\nopen_delay_ms = 1\n" + c)
+        done = trunkline("reload", "--config", str(path), environ=environ)
+        assert done.returncode == 0, done.stderr
+        assert "removed: a" in done.stdout
+        assert "changed: b" in done.stdout
+        assert "unchanged: c" in done.stdout
+        until(lambda: not any(is_alive(pid) for each in workers.values() for pid in each))
+        assert broker.worker_pids()["c"] == pids["c"]
+        path.write_text("[worker.b]\n")
+        done = trunkline("reload", "--config", str(path), environ=environ)
+        assert done.returncode == ExitCode.FAILED
+        assert "line 1: missing key worker.b.adapter" in done.stderr or "adapter" in done.stderr
+
+
+def test_drain_and_swap_back() -> None:
+    """A drained pool refuses calls and says why; a swap puts it in service again."""
+    with running_broker(SCRIPTED) as broker:
+        broker.until_ready("scripted")
+        environ = variables(broker)
+        assert trunkline("drain", "scripted", environ=environ).returncode == 0
+        done = trunkline("chat", "--provider", "scripted", "hi", environ=environ)
+        assert done.returncode == ExitCode.FAILED
+        assert "drained on request" in done.stderr
+        assert trunkline("swap", "scripted", environ=environ).returncode == 0
+        done = trunkline("chat", "--provider", "scripted", "hi", environ=environ)
+        assert done.returncode == 0, done.stderr
+        assert trunkline("drain", "nobody", environ=environ).returncode == ExitCode.FAILED
+
+
+def test_restart_exchanges_the_broker_and_keeps_the_workers(tmp_path: Path) -> None:
+    """The next one reads the same file; with a file that is wrong the old one goes on."""
+    path = tmp_path / "trunkline.toml"
+    path.write_text(SCRIPTED)
+    with run_directory() as root:
+        environ = variables(TRUNKLINE_RUN_DIR=str(root / "run"))
+        up = trunkline("up", "--detach", "--config", str(path), environ=environ)
+        assert up.returncode == 0, up.stderr
+        try:
+            before = _status(environ)
+            path.write_text("nonsense")
+            assert trunkline("restart", environ=environ).returncode == ExitCode.USAGE
+            assert _status(environ)["pid"] == before["pid"]
+            path.write_text(SCRIPTED)
+            done = trunkline("restart", environ=environ)
+            assert done.returncode == 0, done.stderr
+            after = _status(environ)
+            assert after["pid"] != before["pid"]
+            assert after["config"] == before["config"]
+            workers = [[entry["pid"] for entry in each["processes"]] for each in (before, after)]
+            assert workers[0] == workers[1]
+        finally:
+            assert trunkline("down", environ=environ).returncode == 0
+
+
+def _status(environ: dict[str, str]) -> dict[str, Any]:
+    return json.loads(trunkline("status", "--json", environ=environ).stdout)
 
 
 def test_a_second_up_harms_nothing(broker: BrokerProcess) -> None:

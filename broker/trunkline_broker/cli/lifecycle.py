@@ -1,4 +1,4 @@
-"""`trunkline up` and `trunkline down`: start and end the broker of this run directory."""
+"""`trunkline up`, `down`, `restart`: start, end and exchange the broker of this run directory."""
 
 from __future__ import annotations
 
@@ -90,7 +90,48 @@ def down(
     out().print(f"broker pid {holder.pid} ended")
 
 
-def _detached(log: Path, endpoint: str, config: Path | None) -> None:
+def restart(
+    *,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="Another file than the old broker's.")
+    ] = None,
+) -> None:
+    """Exchange the broker; workers and streams go on, nothing is lost.
+
+    \b
+    The old one exits at once and touches no worker, the new one takes over. It runs in the
+    background, also if the old one did not. Under a supervisor that starts it again by itself
+    (systemd), this only ends the old one: what comes first serves.
+      trunkline restart
+    """
+    from trunkline_broker.config import load
+    from trunkline_broker.config_errors import ConfigError
+    from trunkline_broker.locks import lock_holder
+
+    document = run_async(ask("restart", "status", {}, STOP_REPLY_S))
+    source = config
+    if source is None and document["config"]:
+        source = Path(document["config"])
+    try:
+        settings = load(source, os.environ)
+    except ConfigError as exc:  # the old one goes on
+        fail(str(exc), ExitCode.USAGE)
+    holder = lock_holder(settings.paths.lock)
+    if holder is None or holder.pid != document["pid"]:
+        fail("the broker that answers is not the one of this run directory", ExitCode.USAGE)
+    run_async(ask("restart", "restart", {}, STOP_REPLY_S))
+    deadline_s = time.monotonic() + STOP_REPLY_S
+    while lock_holder(settings.paths.lock) == holder:
+        if time.monotonic() > deadline_s:
+            fail(f"broker pid {holder.pid} does not end", ExitCode.TIMED_OUT)
+        time.sleep(POLL_S)
+    out().print(f"broker pid {holder.pid} ended; its workers go on", markup=False)
+    _detached(
+        settings.paths.log, settings.endpoint, source if document["config"] or config else None
+    )
+
+
+def _detached(log: Path, endpoint: str, config: Path | None, *, keeps_log: bool = False) -> None:
     """Start the broker in a session of its own and wait until it answers a greeting."""
     command = [sys.executable, "-m", "trunkline_broker.cli.main", "up"]
     if config is not None:

@@ -23,6 +23,7 @@ HELP: Final = """One broker daemon for every LLM call on a machine.
   trunkline chat "hello"            stream one model call to the terminal
   trunkline status                  what runs, and how busy it is
   trunkline swap local              replace a worker while its streams go on
+  trunkline restart                 replace the broker while streams go on
   trunkline down                    drain, stop the workers, end
 
 \b
@@ -62,8 +63,11 @@ def root(
 
 app.command()(lifecycle.up)
 app.command(short_help="Drain and end the broker.")(lifecycle.down)
+app.command(short_help="Exchange the broker; streams go on.")(lifecycle.restart)
 app.command()(status.status)
 app.command(short_help="Replace a worker while its streams go on.")(swap.swap)
+app.command(short_help="Read the configuration again.")(swap.reload)
+app.command(short_help="Take a worker out of service.")(swap.drain)
 app.command()(chat.chat)
 app.command()(catalog.providers)
 app.command(short_help="List the models that a provider advertises.")(catalog.models)

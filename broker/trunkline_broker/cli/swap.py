@@ -1,18 +1,28 @@
-"""`trunkline swap`: replace the workers of a pool while their streams go on."""
+"""`trunkline swap`, `reload`, `drain`: change workers while their streams go on."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, Final
 
 import typer
 
 from trunkline_broker.cli.connection import ask, run_async
-from trunkline_broker.cli.terminal import out, print_json
+from trunkline_broker.cli.exits import ExitCode
+from trunkline_broker.cli.terminal import fail, out, print_json
+
+DRAIN_REPLY_S: Final = 5.0
 
 
 def swap(
     name: Annotated[str, typer.Argument(help="The NAME of [worker.NAME] in the configuration.")],
     *,
+    env: Annotated[
+        Path | None, typer.Option(help="Virtual environment, or interpreter, of the new worker.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="Take [worker.NAME] from this file.")
+    ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the new worker.")] = 120.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -20,10 +30,19 @@ def swap(
 
     \b
     Returns when new calls go to the new worker; the old one leaves when its streams have ended.
-    If the new one does not get ready, the old one keeps serving and the reason is shown.
+    If the new one does not get ready, the old one keeps serving and the reason is shown. Replicas
+    are exchanged one after the other; if one fails, those before it are set back.
+    --env and --config hold until the next reload, or until the broker starts again.
       trunkline swap local
+      trunkline swap local --env ~/venvs/next-sdk
+      trunkline swap local --config next.toml
     """
-    done = run_async(ask("swap", "swap", {"pool": name}, timeout))
+    argument: dict[str, object] = {"pool": name}
+    if env is not None:
+        argument["python"] = _interpreter(env)
+    if config is not None:
+        argument["config"] = str(config.expanduser().absolute())
+    done = run_async(ask("swap", "swap", argument, timeout))
     if as_json:
         print_json(done)
         return
@@ -40,3 +59,55 @@ def _line(name: str, slot: dict[str, Any]) -> str:
         f"{name}/{slot['slot']}: pid {slot['oldPid']} -> pid {slot['newPid']}"
         f"{going_on if alive else ''}"
     )
+
+
+def reload(
+    *,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="Another file than the broker's own.")
+    ] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds to wait for new workers.")] = 120.0,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Read the configuration again and bring the workers in line with it.
+
+    \b
+    New pools start, removed ones drain, changed ones are swapped, the others are left alone. What
+    stands in [broker] needs a `trunkline restart`.
+      trunkline reload
+    """
+    argument: dict[str, object] = {}
+    if config is not None:
+        argument["config"] = str(config.expanduser().absolute())
+    done = run_async(ask("reload", "reload", argument, timeout))
+    if as_json:
+        print_json(done)
+        return
+    for what in ("added", "removed", "changed", "unchanged"):
+        if done.get(what):
+            out().print(f"{what}: {', '.join(done[what])}", markup=False)
+    for report in done.get("swapped", ()):
+        for slot in report["slots"]:
+            out().print(_line(report["pool"], slot), markup=False)
+
+
+def drain(
+    name: Annotated[str, typer.Argument(help="The NAME of [worker.NAME] in the configuration.")],
+) -> None:
+    """Take a pool out of service; its running calls end, new ones are refused.
+
+    \b
+    `trunkline swap NAME` puts it in service again.
+      trunkline drain local
+    """
+    run_async(ask("drain", "drain", {"pool": name}, DRAIN_REPLY_S))
+    out().print(f"{name} takes no more calls; its workers leave when theirs have ended")
+
+
+def _interpreter(env: Path) -> str:
+    """Return the interpreter of a virtual environment, or the path itself if it is none."""
+    path = env.expanduser().absolute()
+    found = path / "bin" / "python" if path.is_dir() else path
+    if not found.exists():
+        fail(f"--env: there is no {found}", ExitCode.USAGE)
+    return str(found)
