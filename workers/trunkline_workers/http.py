@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import importlib.util
+import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Coroutine, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeVar, cast
@@ -26,6 +27,7 @@ from trunkline_protocol.attribution import attribution_headers
 from trunkline_protocol.failure import Code, LlmError, LlmFailure
 
 from trunkline_workers.clocks import StreamClocks, StreamLimits
+from trunkline_workers.tracing import note_response
 from trunkline_workers.watchdog import Watchdog
 
 _T = TypeVar("_T")
@@ -77,9 +79,11 @@ class HttpClient:
             ValueError: HTTP/2 is asked for and the package for it is missing.
         """
         if options.http2 and importlib.util.find_spec("h2") is None:
-            raise ValueError("http2: needs the package `h2` (pip install httpx[http2])")
+            raise ValueError("http2: needs the package `h2` (pip install trunkline[http2])")
         self._options = options
         self._client: httpx.AsyncClient | None = None
+        self._tls: ssl.SSLContext | None = None  # of the clients for HTTP/2
+        self._spare: list[httpx.AsyncClient] = []  # those that no exchange uses
         self._slots = asyncio.Semaphore(options.max_connections)
         self._in_use = 0
         self._owners: set[asyncio.Task[Any]] = set()
@@ -93,7 +97,8 @@ class HttpClient:
         """Make the client ready; it connects nothing yet."""
         if self._client is None:
             # Certificates are read from disk, in tens of milliseconds.
-            self._client = await asyncio.to_thread(_new_client, self._options)
+            self._tls = await asyncio.to_thread(_certificates, self._options)
+            self._client = await asyncio.to_thread(_new_client, self._options, self._tls)
 
     async def close(self) -> None:
         """Close every connection; responses that are still open are cut."""
@@ -103,8 +108,9 @@ class HttpClient:
         if owners:
             await asyncio.wait(owners, timeout=_CLOSE_S)
         client, self._client = self._client, None
-        if client is not None:
-            await client.aclose()
+        for each in (*self._spare, *(() if client is None else (client,))):
+            await each.aclose()
+        self._spare.clear()
 
     async def send(self, request: HttpRequest, limits: StreamLimits) -> HttpResponse:
         """Send a request and wait for the head of its answer.
@@ -138,6 +144,33 @@ class HttpClient:
             raise LlmError(LlmFailure(text, Code.TRANSPORT)) from None
         self._in_use += 1
 
+    def lend(self) -> httpx.AsyncClient:
+        """Return the client for one exchange.
+
+        With HTTP/2 each exchange has a connection of its own: httpcore sends no RST_STREAM (seen
+        with 1.0.9), so that a provider stops only when the connection closes, and that must not be
+        the one of other calls.
+        """
+        if self._client is None:
+            raise AssertionError("the client is used before open()")
+        if not self._options.http2:
+            return self._client
+        return self._spare.pop() if self._spare else _new_client(self._options, self._tls)
+
+    async def take_back(self, client: httpx.AsyncClient, *, is_clean: bool) -> None:
+        """Take back what `lend` gave.
+
+        Args:
+            client: that was lent.
+            is_clean: its exchange was read to the end.
+        """
+        if client is self._client:
+            return
+        if is_clean and self._client is not None:
+            self._spare.append(client)
+        else:
+            await client.aclose()
+
     def return_slot(self) -> None:
         """Give back the slot of an exchange that has ended."""
         self._in_use -= 1
@@ -151,20 +184,23 @@ class HttpClient:
         return task
 
     def stream(
-        self, request: HttpRequest, limits: StreamLimits, began: asyncio.Event
+        self,
+        client: httpx.AsyncClient,
+        request: HttpRequest,
+        limits: StreamLimits,
+        began: asyncio.Event,
     ) -> contextlib.AbstractAsyncContextManager[httpx.Response]:
         """Return httpx's own context of a streamed request.
 
         Args:
+            client: from `lend`.
             request: to send.
             limits: for the connection.
             began: is set when the transport may be cancelled without losing a connection.
         """
-        if self._client is None:
-            raise AssertionError("the client is used before open()")
         # aiohttp's `pool` limit also covers what its `connect` one leaves out: names and TLS.
         timeout = httpx.Timeout(None, connect=limits.connect_s, pool=limits.connect_s)
-        return self._client.stream(
+        return client.stream(
             request.method,
             request.url,
             headers=request.headers,
@@ -185,6 +221,8 @@ class HttpClient:
 
         async def trace(name: str, info: Mapping[str, object]) -> None:
             del info
+            if name == "connection.start_tls.started":
+                return  # cancelled in it, the socket stays open until it is collected
             if name.endswith(".started"):
                 began.set()
             elif name.startswith("connection.") and name.endswith(".complete"):
@@ -193,7 +231,12 @@ class HttpClient:
         return {"trace": trace}
 
 
-def _new_client(options: ClientOptions) -> httpx.AsyncClient:
+def _certificates(options: ClientOptions) -> ssl.SSLContext | None:
+    """Read the certificates that several clients share."""
+    return httpx.create_ssl_context(trust_env=options.trust_env) if options.http2 else None
+
+
+def _new_client(options: ClientOptions, tls: ssl.SSLContext | None) -> httpx.AsyncClient:
     headers = {**attribution_headers(), "accept-encoding": "identity"}
     if not options.keep_alive:
         headers["connection"] = "close"
@@ -210,7 +253,8 @@ def _new_client(options: ClientOptions) -> httpx.AsyncClient:
         "event_hooks": {"request": [_attribute]},
     }
     if options.transport == "httpx" or options.http2:
-        return httpx.AsyncClient(http2=options.http2, **settings)
+        verify = True if tls is None else tls
+        return httpx.AsyncClient(http2=options.http2, verify=verify, **settings)
     return HttpxAiohttpClient(**settings)
 
 
@@ -236,21 +280,26 @@ class _Exchange:
 
     async def _run(self, request: HttpRequest, limits: StreamLimits) -> None:
         head = self.head
+        client = self._client.lend()
+        is_clean = False
         try:
-            async with self._client.stream(request, limits, self._began) as response:
+            async with self._client.stream(client, request, limits, self._began) as response:
                 self._has_head = True
                 if not head.done():
                     head.set_result(response)
                 await self._closing.wait()
                 if self._is_complete and self.body is not None:
-                    await _drain(self.body)
+                    is_clean = await _drain(self.body)
         except Exception as exc:  # noqa: BLE001 - every failure belongs to the caller
             if not head.done():
                 head.set_exception(exc)
                 head.exception()  # seen, even if the caller has gone
         finally:
             head.cancel()
-            self._client.return_slot()
+            try:
+                await self._client.take_back(client, is_clean=is_clean)
+            finally:
+                self._client.return_slot()
 
     async def close(self, *, is_complete: bool) -> None:
         """Close the connection, or give it back if the body is complete; idempotent."""
@@ -270,13 +319,19 @@ class _Exchange:
         await asyncio.wait([self._task])
 
 
-async def _drain(body: AsyncIterator[bytes]) -> None:
-    """Read the end of a body whose content is complete, so that the connection can be reused."""
+async def _drain(body: AsyncIterator[bytes]) -> bool:
+    """Read the end of a body whose content is complete, so that the connection can be reused.
+
+    Returns:
+        Whether the end came.
+    """
     # What goes wrong here only costs the connection, which is then closed.
     with contextlib.suppress(Exception):
         async with asyncio.timeout(_DRAIN_S):
             async for _ in body:
                 pass
+            return True
+    return False
 
 
 class HttpResponse:
@@ -305,6 +360,7 @@ class HttpResponse:
         response = await self._within(self._exchange.head, is_head=True)
         self.status = response.status_code
         self.headers = {name.lower(): value for name, value in response.headers.items()}
+        note_response(self.headers)
         encoding = self.headers.get("content-encoding", "").strip().lower()
         if encoding not in _DECODABLE:
             text = f"the provider compressed its answer with {encoding!r}, which is not supported"
