@@ -148,7 +148,7 @@ async def _settled(reading: asyncio.Future[Any]) -> None:
 
 
 def _calls_of(world: World, route: str) -> int:
-    routes = {entry["name"]: entry for entry in world.broker.status()["routes"]}
+    routes = {entry["provider"]: entry for entry in world.broker.status()["routes"]}
     return routes[route]["inFlight"]
 
 
