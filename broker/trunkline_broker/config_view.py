@@ -122,7 +122,8 @@ def schema() -> dict[str, Any]:
         "RestartSection": descriptions(RestartSpec),
     }
     for name, described in texts.items():
-        for key, field in document["$defs"][name]["properties"].items():
+        properties: dict[str, Any] = document["$defs"][name]["properties"]
+        for key, field in properties.items():
             field["description"] = described[_SPEC_NAMES.get(key, key)]
     return document
 

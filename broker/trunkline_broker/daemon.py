@@ -174,6 +174,7 @@ class Daemon:
             self._settings.environ,
             broker.orphan_timeout_s,
             worker_rules(broker.memory_limit_mib, broker.open_files_limit),
+            broker.traces,
         )
         processes.remember(hints)
         self._cleanup.callback(processes.close)

@@ -74,6 +74,7 @@ class Processes:
         environ: Mapping[str, str],
         orphan_timeout_s: float,
         rules: tuple[ResourceRule, ...] = (),
+        traces: str = "",
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._paths = paths
@@ -82,6 +83,7 @@ class Processes:
         self._environ = environ
         self._orphan_timeout_s = orphan_timeout_s
         self._rules = rules
+        self._traces = traces
         self._workers: dict[WorkerKey, _Process] = {}
         self._clients: dict[int, int] = {}  # pid → pidfd
         self._hints: dict[int, Hint] = {}  # by pid: what the broker before knew of them
@@ -175,6 +177,7 @@ class Processes:
             "options": dict(order.spec.options),
             "standby": order.standby,
             "orphanTimeoutMs": int(self._orphan_timeout_s * 1000),
+            "traces": self._traces,
         }
 
     # --- watching ---------------------------------------------------------------------------

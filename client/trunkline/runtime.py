@@ -27,6 +27,7 @@ from trunkline.prepared import PreparedLlmCall, prepare
 from trunkline.queries import DEFAULT_QUERY_TIMEOUT_S, RuntimeQueries
 from trunkline.shell import Shell
 from trunkline.stream import BlockStream, GenerateResult, RetryObserver, Stream, collect
+from trunkline.trace import current_traceparent
 
 Recovery = Literal["none", "policy"]
 MAX_QUERY_TIMEOUT_S: Final = 600.0  # a broker waits no longer
@@ -224,6 +225,7 @@ class LlmRuntime(RuntimeQueries):
             is_replayable=replayable,
             lease=lease,
             attachments=_attachments(options),
+            traceparent=current_traceparent(),
         )
 
     # --- listeners and events ------------------------------------------------------------------

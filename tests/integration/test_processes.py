@@ -141,6 +141,7 @@ print(json.dumps([sys.argv[1:3], document, sorted(os.environ), os.getsid(0) == o
                 "options": {},
                 "standby": False,
                 "orphanTimeoutMs": 30000,
+                "traces": "",
             }
             assert "NAMED" in names
             assert "CANARY" not in names

@@ -40,6 +40,7 @@ class Boot:
         options: the options table of the pool.
         is_standby: starts beside a serving worker.
         orphan_timeout_s: how long to live without a broker.
+        traces: base URL of the collector of spans; empty: none are made.
     """
 
     control: str
@@ -52,6 +53,7 @@ class Boot:
     options: Mapping[str, object] = field(default_factory=dict[str, object])
     is_standby: bool = False
     orphan_timeout_s: float = ORPHAN_TIMEOUT_S
+    traces: str = ""
 
 
 def read_boot(arguments: Sequence[str]) -> Boot:
@@ -71,6 +73,7 @@ def read_boot(arguments: Sequence[str]) -> Boot:
         pool=PoolName(parsed.pool),
         adapter=parsed.adapter,
         slot=parsed.slot,
+        traces=parsed.traces,
         providers=tuple(parsed.provider),
         options=dict(_option(text) for text in parsed.option),
     )
@@ -102,6 +105,7 @@ def boot_from_document(document: bytes) -> Boot:
             options=_typed(fields, "options", dict),
             is_standby=_typed(fields, "standby", bool),
             orphan_timeout_s=_typed(fields, "orphanTimeoutMs", int) / 1000,
+            traces=_typed({"traces": "", **fields}, "traces", str),
         )
     except (KeyError, TypeError, ValueError) as exc:
         raise BootError(f"boot document: {exc}") from exc
@@ -161,5 +165,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--slot", type=int, default=0, help="place in the pool (default 0)")
     parser.add_argument("--adapter", help="built-in name, module:Class or path/file.py:Class")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE")
+    parser.add_argument("--traces", metavar="URL", default="", help="collector of spans (OTLP)")
     parser.add_argument("--provider", action="append", default=[], metavar="NAME")
     return parser

@@ -18,8 +18,9 @@ from typing import Any, Final, assert_never
 
 import zmq
 from trunkline_protocol.chunks import Finish, TokenUsage
-from trunkline_protocol.failure import LlmError, LlmFailure
-from trunkline_protocol.frames import Query, Start, ToWorkerFrame
+from trunkline_protocol.failure import Code, LlmError, LlmFailure
+from trunkline_protocol.finish import FinishReason
+from trunkline_protocol.frames import Cancel, Query, Start, ToWorkerFrame
 from trunkline_protocol.ids import LEASE_ID_BYTES, CallId, LeaseId, QueryId
 from trunkline_protocol.limits import CANCEL_S, HEARTBEAT_INTERVAL_S
 
@@ -63,8 +64,10 @@ from trunkline_workers.plugin import Plugin
 from trunkline_workers.pull import Puller
 from trunkline_workers.queries import PreparedCall, Queries
 from trunkline_workers.runtime import WorkerRuntime
+from trunkline_workers.tracing import AttemptNotes, SpanSource
 
 _CLOSE_S: Final = 5.0  # for the adapter's own close(); the broker kills after stop_s anyway
+_CANCELLED: Final = FinishReason("aborted", LlmFailure("cancelled", Code.ABORTED))
 _STRICT_GRAMMAR: Final = "TRUNKLINE_STRICT_GRAMMAR"
 
 _Key = tuple[CallId, int]
@@ -89,6 +92,7 @@ class Host:
         self._clean = redactor(environ, boot.options)
         self._is_strict = environ.get(_STRICT_GRAMMAR, "") not in {"", "0"}
         self._leases: Leases[PreparedCall] = Leases()
+        self._notes = AttemptNotes(_spans(boot, self.report))
         identity = WorkerIdentity(
             boot.pool, boot.slot, boot.generation, os.getpid(), boot.token, boot.is_standby
         )
@@ -158,6 +162,7 @@ class Host:
         loop = asyncio.get_running_loop()
         self._control.close()
         self._lane.close()
+        self._notes.close()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
         context.term()
@@ -222,6 +227,8 @@ class Host:
         self._feed(self._core.on_lane_connected)
 
     def _on_frame(self, frame: ToWorkerFrame) -> None:
+        if isinstance(frame, Cancel):
+            self._note_cancelled(frame)
         self._feed(self._core.on_frame, frame, self._clock())
 
     def _feed(self, event: Callable[..., list[Effect]], *facts: Any) -> None:
@@ -254,6 +261,8 @@ class Host:
         arrays: Sequence[Sequence[Any]],
     ) -> None:
         """Send the last chunks and the finish."""
+        request = self._notes.end(call, attempt, finish.reason, usage)
+        self._core.calls.note(call, attempt, None, request)
         self._feed(self._core.on_finish, call, attempt, finish, usage, self._clock(), arrays)
 
     # --- effects -------------------------------------------------------------------------------
@@ -309,9 +318,23 @@ class Host:
     def _begin(self, start: Start) -> None:
         key = (start.call, start.attempt)
         puller = Puller(self, start, StreamGuard(self._clean, is_strict=self._is_strict))
-        task = self._tasks.create_task(puller.run(lambda: self._dispatcher.open_stream(start)))
+        running = puller.run(lambda: self._dispatcher.open_stream(start))
+        task = self._tasks.create_task(running, context=self._notes.begin(start))
         self._pullers[key] = (puller, task)
-        task.add_done_callback(lambda _: self._pullers.pop(key, None))
+        task.add_done_callback(lambda _: self._forget_puller(key))
+
+    def _forget_puller(self, key: _Key) -> None:
+        self._pullers.pop(key, None)
+        self._notes.end(*key, _CANCELLED, None)  # unless it was ended with its finish
+
+    def _note_cancelled(self, frame: Cancel) -> None:
+        """Tell the core what was used before an attempt is cut: it may have to be paid for."""
+        found = self._pullers.get((frame.call, frame.attempt))
+        if found is not None:
+            usage = found[0].usage
+            request = self._notes.end(frame.call, frame.attempt, _CANCELLED, usage)
+            counts = None if usage is None else usage.to_dict()
+            self._core.calls.note(frame.call, frame.attempt, counts, request)
 
     def _stop(self, key: _Key) -> None:
         found = self._pullers.get(key)
@@ -376,6 +399,18 @@ class Host:
 
     def _spawn(self, change: Coroutine[Any, Any, LlmError | None]) -> asyncio.Task[LlmError | None]:
         return self._tasks.create_task(change)
+
+
+def _spans(boot: Boot, report: Callable[[str], None]) -> SpanSource | None:
+    """Return where spans are begun, if that is wanted and its package is here."""
+    if not boot.traces:
+        return None
+    try:
+        from trunkline_workers.spans import Spans
+    except ImportError:
+        report("spans are wanted, but OpenTelemetry is not installed here: trunkline[traces]")
+        return None
+    return Spans(boot.traces, boot.pool, boot.slot, report)
 
 
 def _told(exc: Exception) -> str:

@@ -22,6 +22,7 @@ class CallRequest:
             may be repeated whatever has arrived.
         lease: the prepared call to dispatch.
         attachments: ids that the body names.
+        traceparent: the application's span; empty: none.
     """
 
     provider: RouteName
@@ -31,6 +32,7 @@ class CallRequest:
     is_replayable: bool = False
     lease: LeaseId | None = None
     attachments: tuple[str, ...] = ()
+    traceparent: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -491,6 +491,7 @@ class StreamState:
             lease=request.lease,
             retry_offer=offer,
             attachments=request.attachments,
+            traceparent=request.traceparent,
             body=self._body,
         )
         return [Send(frame)]

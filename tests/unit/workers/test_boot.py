@@ -116,3 +116,12 @@ def test_a_worker_started_by_hand() -> None:
 def test_missing_arguments_are_named(arguments: str) -> None:
     with pytest.raises(BootError):
         read_boot(arguments.split())
+
+
+def test_the_collector_of_spans_may_be_named() -> None:
+    """Brokers before it did not."""
+    assert boot_from_document(json.dumps(DOCUMENT).encode()).traces == ""
+    named = json.dumps({**DOCUMENT, "traces": "http://127.0.0.1:4318"}).encode()
+    assert boot_from_document(named).traces == "http://127.0.0.1:4318"
+    with pytest.raises(BootError):
+        boot_from_document(json.dumps({**DOCUMENT, "traces": 3}).encode())

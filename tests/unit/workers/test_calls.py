@@ -305,9 +305,8 @@ def test_the_finish_leaves_with_the_last_chunks_and_is_reported_after_them() -> 
     effects = calls.on_finish(*ME, STOP, usage, 2.5, texts("a", "b"))
     assert kinds(effects) == ["SendLane", "SendControl"]
     (ended,) = control(effects)
-    assert ended == Ended(
-        CALL, 0, 3, {"kind": "stop"}, usage, {"chunks": 3, "ttftMs": 2500.0, "durationMs": 2500.0}
-    )
+    figures = {"model": "model", "chunks": 3, "ttftMs": 2500.0, "durationMs": 2500.0}
+    assert ended == Ended(CALL, 0, 3, {"kind": "stop"}, usage, figures)
 
 
 def test_a_finish_without_credit_waits_and_so_does_its_report() -> None:
@@ -329,8 +328,31 @@ def test_figures_tell_the_request_id_and_the_time_to_the_first_chunk() -> None:
     reason = FinishReason("error", LlmFailure("no", Code.SERVER, request_id="req-7"))
     (ended,) = control(calls.on_finish(*ME, Finish(reason), None, 1.0))
     assert ended.figures == {
-        "chunks": 2, "ttftMs": 250.0, "durationMs": 1000.0, "requestId": "req-7",
-    }  # fmt: skip
+        "model": "model",
+        "chunks": 2,
+        "ttftMs": 250.0,
+        "durationMs": 1000.0,
+        "requestId": "req-7",
+    }
+
+
+def test_a_cancelled_attempt_tells_what_it_has_cost() -> None:
+    """Tokens and request id as far as they were known, and the chunks that were made."""
+    calls = running()
+    calls.on_chunks(*ME, texts("a", "b"), 0.5)
+    calls.note(*ME, {"inputTokens": 7, "outputTokens": 1}, "req-8")
+    (ended,) = control(calls.on_cancel(a_cancel(), 1.0))
+    assert ended.usage == {"inputTokens": 7, "outputTokens": 1}
+    assert ended.figures == {
+        "model": "model",
+        "chunks": 2,
+        "ttftMs": 500.0,
+        "durationMs": 1000.0,
+        "requestId": "req-8",
+    }
+    assert control(calls.on_cancel(a_cancel(), 2.0)) == [ended]
+    calls.note(*ME, None, "late")  # about an attempt that is gone: nothing
+    assert control(calls.on_cancel(a_cancel(), 3.0)) == [ended]
 
 
 def test_the_report_leaves_out_the_keys_of_other_finish_kinds() -> None:

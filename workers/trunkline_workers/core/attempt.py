@@ -58,6 +58,8 @@ class Attempt:
         started_s: when it began, monotonic.
         first_s: when its first chunk came from the adapter.
         last_word_s: when anything was last heard of it.
+        usage: the last token counts, for one that is cancelled.
+        request_id: the provider's name of its request; empty: unknown.
     """
 
     __slots__ = (
@@ -71,11 +73,13 @@ class Attempt:
         "first_s",
         "last_word_s",
         "received",
+        "request_id",
         "sent",
         "sent_bytes",
         "start",
         "started_s",
         "state",
+        "usage",
         "window_bytes",
         "window_chunks",
     )
@@ -91,6 +95,8 @@ class Attempt:
         self.ending: Ending | None = None
         self.started_s = self.last_word_s = now_s
         self.first_s: float | None = None
+        self.usage: Mapping[str, Any] | None = None
+        self.request_id = ""
         self._kept: deque[KeptFrame] = deque()
         self._pending: list[Sequence[Any]] = []
         self._fit = MAX_LANE_CHUNKS  # how many chunks of late fitted into one frame

@@ -212,7 +212,9 @@ class WorkerCalls:
         found = self._held.get(key)
         if found is not None and found.state is AttemptState.TAIL:
             return [SendControl(self._forget(key, found, now_s))]
-        ended = _aborted(frame.call, frame.attempt, 0 if found is None else found.sent)
+        ended = _aborted(frame.call, frame.attempt)
+        if found is not None:
+            ended = _cut(found, now_s)
         self._remember(key, ended, now_s)
         if found is None:
             return [SendControl(ended)]
@@ -243,9 +245,17 @@ class WorkerCalls:
                 self._forget(key, found, now_s)
                 continue
             del self._held[key]
-            self._remember(key, _aborted(*key, found.sent), now_s)
+            self._remember(key, _cut(found, now_s), now_s)
             effects.append(Stop(*key))
         return effects
+
+    def note(
+        self, call: CallId, attempt: int, usage: Mapping[str, Any] | None, request_id: str
+    ) -> None:
+        """Take what is known of an attempt that is about to end, for its report."""
+        found = self._held.get((call, attempt))
+        if found is not None:
+            found.usage, found.request_id = usage, request_id
 
     # --- the adapter ---------------------------------------------------------------------------
 
@@ -297,7 +307,7 @@ class WorkerCalls:
         if found.first_s is None:
             found.first_s = now_s
         found.queue((*arrays, finish.to_array()))
-        found.ending = Ending(_compact(finish.reason), usage, _figures(found, finish, now_s))
+        found.ending = Ending(_compact(finish.reason), usage, _figures(found, finish.reason, now_s))
         return self._send(found, now_s)
 
     def on_tick(self, now_s: float) -> _Effects:
@@ -380,8 +390,16 @@ class WorkerCalls:
         return [Count("tails_evicted")]
 
 
-def _aborted(call: CallId, attempt: int, last: int) -> Ended:
-    return Ended(call, attempt, last, FinishReason("aborted", _CANCELLED).to_dict())
+def _aborted(call: CallId, attempt: int) -> Ended:
+    return Ended(call, attempt, 0, FinishReason("aborted", _CANCELLED).to_dict())
+
+
+def _cut(found: Attempt, now_s: float) -> Ended:
+    """Return the report of an attempt that is cancelled while it runs."""
+    finish = FinishReason("aborted", _CANCELLED)
+    call, attempt = found.start.call, found.start.attempt
+    figures = _figures(found, finish, now_s)
+    return Ended(call, attempt, found.sent, finish.to_dict(), found.usage, figures)
 
 
 def _compact(reason: FinishReason) -> dict[str, Any]:
@@ -389,15 +407,17 @@ def _compact(reason: FinishReason) -> dict[str, Any]:
     return FinishReason(reason.kind, reason.failure).to_dict()
 
 
-def _figures(found: Attempt, finish: Finish, now_s: float) -> dict[str, Any]:
+def _figures(found: Attempt, finish: FinishReason, now_s: float) -> dict[str, Any]:
     """Return the measurements of an attempt; a waiting finish has not been sent yet."""
     first_s = now_s if found.first_s is None else found.first_s
     figures: dict[str, Any] = {
+        "model": found.start.model,
         "chunks": found.sent + found.pending_count,
         "ttftMs": round((first_s - found.started_s) * 1000, 3),
         "durationMs": round((now_s - found.started_s) * 1000, 3),
     }
-    failure = finish.reason.failure
-    if failure is not None and failure.request_id is not None:
-        figures["requestId"] = failure.request_id
+    failure = finish.failure
+    request_id = failure.request_id if failure is not None else None
+    if request_id or found.request_id:
+        figures["requestId"] = request_id or found.request_id
     return figures
