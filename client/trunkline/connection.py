@@ -16,6 +16,7 @@ from typing import Final, cast
 
 import zmq
 from trunkline_protocol.codec import HEADER_BYTES
+from trunkline_protocol.curve import CurveKeys, lane_address
 from trunkline_protocol.failure import LocalProtocolError
 from trunkline_protocol.limits import MAX_LANE_BODY_BYTES, MAX_PART_BYTES
 from zmq.utils.monitor import parse_monitor_message
@@ -38,8 +39,12 @@ _EVENTS: Final = (
     zmq.Event.HANDSHAKE_SUCCEEDED
     | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
     | zmq.Event.HANDSHAKE_FAILED_AUTH
+    | zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
     | zmq.Event.DISCONNECTED
 )
+# A broker that does not know the key that a client takes for the broker's just closes; so may one
+# that ends at that moment, hence not at the first time.
+_SILENT_REFUSALS: Final = 3
 
 
 @dataclass(slots=True)
@@ -84,8 +89,14 @@ class Receivers:
 class Connection:
     """The sockets of one client; used on one event loop only."""
 
-    def __init__(self, endpoint: str, client_id: bytes, receivers: Receivers) -> None:
-        """Connect to `control`; must be called with the loop running.
+    def __init__(
+        self,
+        endpoint: str,
+        client_id: bytes,
+        receivers: Receivers,
+        keys: CurveKeys | None = None,
+    ) -> None:
+        """Connect to `control`; must be called with the loop running; keys are for TCP.
 
         Raises:
             LocalProtocolError: ZeroMQ can't make anything of the endpoint; nothing is left open.
@@ -93,6 +104,10 @@ class Connection:
         self._loop = asyncio.get_running_loop()
         self._client_id = client_id
         self._on = receivers
+        self._endpoint = endpoint
+        self._keys = keys
+        self._silent_refusals = 0
+        self._is_proven = False  # one handshake went well: it is no matter of keys
         self._lane: zmq.Socket[bytes] | None = None
         self._lane_is_due = self._control_is_due = False
         self._is_closed = False
@@ -118,6 +133,10 @@ class Connection:
         if endpoint.startswith("tcp://"):
             socket.setsockopt(zmq.HEARTBEAT_IVL, _TCP_HEARTBEAT_MS)
             socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _TCP_TIMEOUT_MS)
+            if self._keys is not None:
+                socket.curve_publickey = self._keys.public.encode()
+                socket.curve_secretkey = self._keys.secret.encode()
+                socket.curve_serverkey = self._keys.server.encode()
         return socket
 
     # --- out -----------------------------------------------------------------------------------
@@ -139,6 +158,7 @@ class Connection:
         if self._is_closed:
             return
         self._close_lane()
+        endpoint = lane_address(endpoint, self._endpoint)
         lane = self._lane = self._socket(endpoint, MAX_LANE_BODY_BYTES + HEADER_BYTES)
         lane.setsockopt(zmq.IDENTITY, self._client_id)
         lane.setsockopt(zmq.RCVHWM, 0)  # credit is the bound
@@ -216,16 +236,30 @@ class Connection:
             except zmq.Again:  # empty
                 break
             event = parse_monitor_message(parts)["event"]
-            if event == zmq.Event.HANDSHAKE_SUCCEEDED:
-                self._on.connected(True)
-            elif event == zmq.Event.DISCONNECTED:
-                self._on.connected(False)
-            else:
-                self._on.rejected(_handshake_text(event))
+            self._on_monitored(event)
         self._on.drained()
 
+    def _on_monitored(self, event: int) -> None:
+        if event == zmq.Event.HANDSHAKE_SUCCEEDED:
+            self._is_proven = True
+            self._on.connected(True)
+        elif event == zmq.Event.DISCONNECTED:
+            self._on.connected(False)
+        elif event == zmq.Event.HANDSHAKE_FAILED_NO_DETAIL:
+            self._silent_refusals += 1
+            if self._silent_refusals == _SILENT_REFUSALS and not self._is_proven:
+                self._on.rejected(f"handshake failed with {self._endpoint}: {self._silence()}")
+        else:
+            self._on.rejected(f"handshake failed with {self._endpoint}: {self._text(event)}")
 
-def _handshake_text(event: int) -> str:
-    if event == zmq.Event.HANDSHAKE_FAILED_AUTH:
-        return "the broker does not accept this client's key"
-    return "the peer does not speak Trunkline's transport (or expects a key)"
+    def _silence(self) -> str:
+        if self._keys is None:
+            return "it closes the connection; it may expect a key (TRUNKLINE_KEYS)"
+        return "it closes the connection; `server` in the key file is not this broker's key"
+
+    def _text(self, event: int) -> str:
+        if event == zmq.Event.HANDSHAKE_FAILED_AUTH:
+            return "the broker does not accept this client's key"
+        if self._keys is None:
+            return "it expects a key (TRUNKLINE_KEYS), or is no broker"
+        return "it uses no keys, or is no broker"

@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
+from trunkline_protocol.curve import MAX_KEY_FILE_BYTES, CurveKeys, read_keys
 from trunkline_protocol.failure import LocalProtocolError
 
 ENDPOINT_ENV: Final = "TRUNKLINE_ENDPOINT"
 RUN_DIR_ENV: Final = "TRUNKLINE_RUN_DIR"
+KEYS_ENV: Final = "TRUNKLINE_KEYS"
 _SCHEMES: Final = ("ipc://", "tcp://")
 _MAX_SOCKET_PATH_BYTES: Final = 107  # unix(7): sun_path holds 108 bytes with its final NUL
 
@@ -59,3 +61,32 @@ def checked_endpoint(endpoint: str) -> str:
             f" bytes; set {RUN_DIR_ENV} to a shorter directory"
         )
     return endpoint
+
+
+def keys_for(
+    endpoint: str,
+    keys: CurveKeys | str | os.PathLike[str] | None,
+    environ: Mapping[str, str] | None = None,
+) -> CurveKeys | None:
+    """Return the keys for a TCP endpoint: those given, or those of the file in `TRUNKLINE_KEYS`.
+
+    Args:
+        endpoint: as `checked_endpoint` returns it; `ipc://` uses no keys.
+        keys: the keys, or the path of a file that `trunkline keys` made.
+        environ: `None`: the environment of this process.
+
+    Raises:
+        LocalProtocolError: the file can't be read or is no key file.
+    """
+    if not endpoint.startswith("tcp://"):
+        return None
+    environ = os.environ if environ is None else environ
+    source = keys if keys is not None else environ.get(KEYS_ENV) or None
+    if source is None or isinstance(source, CurveKeys):
+        return source
+    path = Path(source).expanduser()
+    try:
+        with path.open(encoding="utf-8") as file:
+            return read_keys(file.read(MAX_KEY_FILE_BYTES), str(path))
+    except (OSError, UnicodeDecodeError) as exc:
+        raise LocalProtocolError(f"key file {path} can't be read: {exc}") from exc

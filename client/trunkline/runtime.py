@@ -6,11 +6,13 @@ It turns what an application writes into requests and questions; `shell` carries
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from os import PathLike
 from types import TracebackType
 from typing import Any, Final, Literal, Self, overload
 
 from trunkline_protocol.attachments import attachments_in, is_attachment_id
 from trunkline_protocol.codec import unpack_body
+from trunkline_protocol.curve import CurveKeys
 from trunkline_protocol.failure import LlmError, LocalProtocolError
 from trunkline_protocol.ids import LeaseId, RouteName
 from trunkline_protocol.limits import CONNECT_TIMEOUT_S, MAX_LIST_ENTRIES, MAX_NAME_BYTES
@@ -19,7 +21,7 @@ from trunkline_protocol.options import GenerateOptions, LlmCallConfig, options_t
 from trunkline import request
 from trunkline.attachments import Attachments
 from trunkline.core.requests import CallRequest
-from trunkline.endpoint import checked_endpoint, default_endpoint
+from trunkline.endpoint import checked_endpoint, default_endpoint, keys_for
 from trunkline.events import AdapterUpdates, Observer
 from trunkline.listened import ListenedStream
 from trunkline.middleware import GenerateListener, StreamListener, Waterfalls
@@ -30,6 +32,7 @@ from trunkline.stream import BlockStream, GenerateResult, RetryObserver, Stream,
 from trunkline.trace import current_traceparent
 
 Recovery = Literal["none", "policy"]
+Keys = CurveKeys | str | PathLike[str]
 MAX_QUERY_TIMEOUT_S: Final = 600.0  # a broker waits no longer
 
 
@@ -44,11 +47,13 @@ class LlmRuntime(RuntimeQueries):
         name: how the broker's status calls this client.
     """
 
-    def __init__(self, endpoint: str | None, name: str, timeout_s: float) -> None:
+    def __init__(
+        self, endpoint: str | None, name: str, timeout_s: float, keys: Keys | None = None
+    ) -> None:
         self.endpoint = default_endpoint() if endpoint is None else checked_endpoint(endpoint)
         self.name = name
         self._timeout_s = timeout_s
-        self._shell = Shell(self.endpoint, name)
+        self._shell = Shell(self.endpoint, name, keys_for(self.endpoint, keys))
         self._attachments = Attachments(self)
         self._waterfalls = Waterfalls()
 
@@ -339,7 +344,11 @@ def _attachments(options: GenerateOptions) -> tuple[str, ...]:
 
 
 def connect(
-    endpoint: str | None = None, *, name: str = "", timeout_s: float = CONNECT_TIMEOUT_S
+    endpoint: str | None = None,
+    *,
+    name: str = "",
+    timeout_s: float = CONNECT_TIMEOUT_S,
+    keys: Keys | None = None,
 ) -> LlmRuntime:
     """Return a runtime to be used as `async with trunkline.connect() as llm:`.
 
@@ -348,10 +357,13 @@ def connect(
             the socket in this user's run directory.
         name: shown in the broker's status.
         timeout_s: how long entering waits for a broker.
+        keys: for `tcp://`: the file that `trunkline keys client` made, or its content; by default
+            the file in `TRUNKLINE_KEYS`.
 
     Raises:
-        LocalProtocolError: an endpoint that can't be one, or a name over 256 characters.
+        LocalProtocolError: an endpoint that can't be one, a name over 256 characters, or a key
+            file that can't be read.
     """
     if len(name) > MAX_NAME_BYTES:
         raise LocalProtocolError(f"name: at most {MAX_NAME_BYTES} characters")
-    return LlmRuntime(endpoint, name, timeout_s)
+    return LlmRuntime(endpoint, name, timeout_s, keys)

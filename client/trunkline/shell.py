@@ -14,6 +14,7 @@ from time import monotonic
 from typing import Final, cast
 
 from trunkline_protocol.codec import Direction, decode, encode
+from trunkline_protocol.curve import CurveKeys
 from trunkline_protocol.failure import LocalProtocolError, RemoteProtocolError
 from trunkline_protocol.frames import ToClientFrame
 from trunkline_protocol.ids import CLIENT_ID_BYTES, CallId, ClientId, QueryId
@@ -55,8 +56,9 @@ class Shell:
         events: who hears that the provider topology changed.
     """
 
-    def __init__(self, endpoint: str, name: str) -> None:
+    def __init__(self, endpoint: str, name: str, keys: CurveKeys | None = None) -> None:
         self.endpoint = endpoint
+        self._keys = keys
         self._pid = os.getpid()
         self._client_id = ClientId(os.urandom(CLIENT_ID_BYTES))
         self.mux = Mux(self._client_id, self._pid, name, os.urandom(SEED_BYTES), monotonic())
@@ -91,7 +93,7 @@ class Shell:
         receivers = Receivers(
             self._on_control, self._on_lane, self._on_connected, self._on_rejected, self._arm
         )
-        self._connection = Connection(self.endpoint, self._client_id, receivers)
+        self._connection = Connection(self.endpoint, self._client_id, receivers, self._keys)
         try:
             async with asyncio.timeout(timeout_s):
                 await self._ready

@@ -25,7 +25,7 @@ from trunkline_protocol.retry_policy import ResolvedRetryPolicy
 from trunkline.events import Observer
 from trunkline.portal import Portal
 from trunkline.queries import DEFAULT_QUERY_TIMEOUT_S
-from trunkline.runtime import LlmRuntime, Recovery, connect
+from trunkline.runtime import Keys, LlmRuntime, Recovery, connect
 from trunkline.stream import GenerateResult, RetryObserver
 from trunkline.sync_listeners import (
     SyncGenerateListener,
@@ -292,7 +292,11 @@ class SyncRuntime:
 
 
 def connect_sync(
-    endpoint: str | None = None, *, name: str = "", timeout_s: float = CONNECT_TIMEOUT_S
+    endpoint: str | None = None,
+    *,
+    name: str = "",
+    timeout_s: float = CONNECT_TIMEOUT_S,
+    keys: Keys | None = None,
 ) -> SyncRuntime:
     """Return a runtime to be used as `with trunkline.connect_sync() as llm:`; as `connect`."""
-    return SyncRuntime(connect(endpoint, name=name, timeout_s=timeout_s))
+    return SyncRuntime(connect(endpoint, name=name, timeout_s=timeout_s, keys=keys))

@@ -11,11 +11,15 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final, cast
 
+from trunkline_protocol.curve import MAX_KEY_FILE_BYTES, CurveKeys, read_keys
+from trunkline_protocol.failure import LocalProtocolError
 from trunkline_protocol.ids import Epoch, Generation, PoolName
 from trunkline_protocol.limits import ORPHAN_TIMEOUT_S
 
+KEYS_ENV: Final = "TRUNKLINE_KEYS"
 MAX_BOOT_BYTES: Final = 1024 * 1024  # options are a table of a configuration file
 _READ_BYTES: Final = 65_536
 UNBORN: Final = Generation(Epoch(0), 0)  # of a worker that no broker started
@@ -39,6 +43,7 @@ class Boot:
         providers: routes to register; none: the adapter's own.
         options: the options table of the pool.
         is_standby: starts beside a serving worker.
+        keys: for a control endpoint on TCP.
         orphan_timeout_s: how long to live without a broker.
         traces: base URL of the collector of spans; empty: none are made.
     """
@@ -52,6 +57,7 @@ class Boot:
     providers: tuple[str, ...] = ()
     options: Mapping[str, object] = field(default_factory=dict[str, object])
     is_standby: bool = False
+    keys: CurveKeys | None = None
     orphan_timeout_s: float = ORPHAN_TIMEOUT_S
     traces: str = ""
 
@@ -76,6 +82,7 @@ def read_boot(arguments: Sequence[str]) -> Boot:
         traces=parsed.traces,
         providers=tuple(parsed.provider),
         options=dict(_option(text) for text in parsed.option),
+        keys=_read_key_file(parsed.keys) if parsed.keys else None,
     )
 
 
@@ -104,11 +111,30 @@ def boot_from_document(document: bytes) -> Boot:
             providers=tuple(map(str, _typed(fields, "providers", list))),
             options=_typed(fields, "options", dict),
             is_standby=_typed(fields, "standby", bool),
+            keys=_keys_in(fields),
             orphan_timeout_s=_typed(fields, "orphanTimeoutMs", int) / 1000,
             traces=_typed({"traces": "", **fields}, "traces", str),
         )
     except (KeyError, TypeError, ValueError) as exc:
         raise BootError(f"boot document: {exc}") from exc
+
+
+def _keys_in(fields: dict[str, Any]) -> CurveKeys | None:
+    """Return the keys in a boot document: the path of a key file, or nothing."""
+    path = fields.get("keys", "")
+    if not isinstance(path, str):
+        raise TypeError("keys must be a str")
+    return _read_key_file(path) if path else None
+
+
+def _read_key_file(path: str) -> CurveKeys:
+    try:
+        with Path(path).expanduser().open(encoding="utf-8") as file:
+            return read_keys(file.read(MAX_KEY_FILE_BYTES), path)
+    except (OSError, UnicodeDecodeError) as exc:
+        raise BootError(f"key file {path} can't be read: {exc}") from exc
+    except LocalProtocolError as exc:
+        raise BootError(str(exc)) from exc
 
 
 def _typed(fields: dict[str, Any], key: str, kind: type[Any]) -> Any:
@@ -166,5 +192,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--adapter", help="built-in name, module:Class or path/file.py:Class")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--traces", metavar="URL", default="", help="collector of spans (OTLP)")
+    parser.add_argument(
+        "--keys",
+        default=os.environ.get(KEYS_ENV, ""),
+        metavar="FILE",
+        help=f"for tcp://: what `trunkline keys worker` made (default: ${KEYS_ENV})",
+    )
     parser.add_argument("--provider", action="append", default=[], metavar="NAME")
     return parser

@@ -8,11 +8,13 @@ from typing import Final, cast
 
 import zmq
 from trunkline_protocol.codec import Direction, decode, encode
+from trunkline_protocol.curve import CurveKeys
 from trunkline_protocol.failure import RemoteProtocolError
 from trunkline_protocol.frames import ToWorkerFrame, WorkerFrame
 from trunkline_protocol.limits import MAX_OPEN_CALLS_PER_WORKER, MAX_PART_BYTES
 
 from trunkline_workers.raw_socket import RawSocket
+from trunkline_workers.transport import HandshakeLog, prepare
 
 # Every call may have a START, a CREDIT, an ENDED and a DONE under way at once.
 _HIGH_WATER: Final = 4 * MAX_OPEN_CALLS_PER_WORKER
@@ -32,6 +34,8 @@ class ControlSocket:
         on_frame: takes every frame that could be decoded.
         on_connected: told of every new connection.
         count: takes the name of a counter.
+        keys: for TCP.
+        report: takes what is worth saying of handshakes that failed.
     """
 
     def __init__(
@@ -41,10 +45,16 @@ class ControlSocket:
         on_frame: Callable[[ToWorkerFrame], None],
         on_connected: Callable[[], None],
         count: Callable[[str], None],
+        keys: CurveKeys | None = None,
+        report: Callable[[str], None] | None = None,
     ) -> None:
         self._on_frame = on_frame
         self._count = count
+        self._report = report
+        self._on_link = on_connected
+        self._handshakes = HandshakeLog("control", has_keys=keys is not None)
         socket = context.socket(zmq.DEALER)
+        prepare(socket, keys)
         socket.setsockopt(zmq.IMMEDIATE, 1)
         socket.setsockopt(zmq.SNDHWM, _HIGH_WATER)
         socket.setsockopt(zmq.RCVHWM, _HIGH_WATER)
@@ -52,7 +62,9 @@ class ControlSocket:
         socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
         loop = asyncio.get_running_loop()
-        self._raw = RawSocket(loop, socket, self._on_parts, on_connected)
+        self._raw = RawSocket(
+            loop, socket, self._on_parts, self._on_connected, on_refused=self._on_refused
+        )
         self._raw.connect(endpoint)
 
     def send(self, frame: WorkerFrame) -> None:
@@ -67,6 +79,16 @@ class ControlSocket:
     def close(self) -> None:
         """Close; the last frames are flushed while the context ends."""
         self._raw.close(_LINGER_MS)
+
+    def _on_connected(self) -> None:
+        self._handshakes.on_success()
+        self._on_link()
+
+    def _on_refused(self, event: int) -> None:
+        self._count("handshakes_failed")
+        text = self._handshakes.on_failure(event)
+        if text and self._report is not None:
+            self._report(text)
 
     def _on_parts(self, parts: list[bytes]) -> None:
         try:

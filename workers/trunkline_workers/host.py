@@ -18,6 +18,7 @@ from typing import Any, Final, assert_never
 
 import zmq
 from trunkline_protocol.chunks import Finish, TokenUsage
+from trunkline_protocol.curve import lane_address
 from trunkline_protocol.failure import Code, LlmError, LlmFailure
 from trunkline_protocol.finish import FinishReason
 from trunkline_protocol.frames import Cancel, Query, Start, ToWorkerFrame
@@ -138,9 +139,16 @@ class Host:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_signal)
-        self._lane = LaneSocket(context, self._on_lane_connected, self._count)
+        keys = self._boot.keys
+        self._lane = LaneSocket(context, self._on_lane_connected, self._count, keys, self.report)
         self._control = ControlSocket(
-            context, self._boot.control, self._on_frame, self._on_connected, self._count
+            context,
+            self._boot.control,
+            self._on_frame,
+            self._on_connected,
+            self._count,
+            keys,
+            self.report,
         )
         try:
             async with asyncio.TaskGroup() as self._tasks:
@@ -288,7 +296,7 @@ class Host:
     def _perform_rare(self, effect: LinkEffect) -> None:  # noqa: C901  one row per effect
         match effect:
             case ConnectLane():
-                self._lane.connect(effect.endpoint)
+                self._lane.connect(lane_address(effect.endpoint, self._boot.control))
             case OpenAdapter():
                 self._opening = self._tasks.create_task(self._open())
             case Resolve():

@@ -7,10 +7,12 @@ from collections.abc import Callable
 from typing import Final
 
 import zmq
+from trunkline_protocol.curve import CurveKeys
 from trunkline_protocol.ids import ClientId
 from trunkline_protocol.limits import MAX_LANE_UP_BYTES
 
 from trunkline_workers.raw_socket import RawSocket
+from trunkline_workers.transport import HandshakeLog, prepare
 
 _RECONNECT_MS: Final = 20
 _RECONNECT_MAX_MS: Final = 500
@@ -24,6 +26,8 @@ class LaneSocket:
         context: ZeroMQ context, owned by the caller.
         on_connected: told of every new connection, the first one included.
         count: takes the name of a counter.
+        keys: for TCP.
+        report: takes what is worth saying of handshakes that failed.
     """
 
     def __init__(
@@ -31,10 +35,16 @@ class LaneSocket:
         context: zmq.Context[zmq.Socket[bytes]],
         on_connected: Callable[[], None],
         count: Callable[[str], None],
+        keys: CurveKeys | None = None,
+        report: Callable[[str], None] | None = None,
     ) -> None:
         self._endpoint = ""
         self._count = count
+        self._report = report
+        self._on_link = on_connected
+        self._handshakes = HandshakeLog("chunk lane", has_keys=keys is not None)
         socket = context.socket(zmq.DEALER)
+        prepare(socket, keys)
         socket.setsockopt(zmq.SNDHWM, 0)
         # What clients wrongly send up the lane must not pile up here.
         socket.setsockopt(zmq.RCVHWM, 1)
@@ -45,8 +55,9 @@ class LaneSocket:
             asyncio.get_running_loop(),
             socket,
             self._on_parts,
-            on_connected,
+            self._on_connected,
             is_checked_after_sends=False,
+            on_refused=self._on_refused,
         )
 
     def connect(self, endpoint: str) -> None:
@@ -70,6 +81,16 @@ class LaneSocket:
     def close(self) -> None:
         """Close; the last frames are flushed while the context ends."""
         self._raw.close(_LINGER_MS)
+
+    def _on_connected(self) -> None:
+        self._handshakes.on_success()
+        self._on_link()
+
+    def _on_refused(self, event: int) -> None:
+        self._count("handshakes_failed")
+        text = self._handshakes.on_failure(event)
+        if text and self._report is not None:
+            self._report(text)
 
     def _on_parts(self, parts: list[bytes]) -> None:
         del parts

@@ -19,6 +19,11 @@ from zmq.utils.monitor import parse_monitor_message
 
 _BATCH: Final = 256  # frames taken per turn, so that a flood does not starve the adapters
 _CONNECTED: Final = int(zmq.Event.HANDSHAKE_SUCCEEDED)
+_REFUSED: Final = int(
+    zmq.Event.HANDSHAKE_FAILED_AUTH
+    | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
+    | zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
+)
 _EVENTS: Final = int(zmq.EVENTS)
 _POLLIN: Final = int(zmq.POLLIN)
 _NOBLOCK: Final = int(zmq.NOBLOCK)
@@ -38,6 +43,7 @@ class RawSocket:
         on_connected: told of every finished handshake, the first one included.
         is_checked_after_sends: look for frames after sends; without it, what a send has hidden is
             found by the next `drain`, which is enough where nothing of use arrives.
+        on_refused: told of every handshake that failed, with ZeroMQ's event.
     """
 
     def __init__(
@@ -48,17 +54,19 @@ class RawSocket:
         on_connected: Callable[[], None],
         *,
         is_checked_after_sends: bool = True,
+        on_refused: Callable[[int], None] | None = None,
     ) -> None:
         self._loop = loop
         self._socket = socket
         self._on_frame = on_frame
         self._on_connected = on_connected
+        self._on_refused = on_refused
         self._is_checking = not is_checked_after_sends
         self._is_checked = is_checked_after_sends
         self._is_closed = False
         # What the public method wraps; its other arguments are never used here.
         self._send_part = cast("_SendPart", super(zmq.Socket, socket).send)
-        self._monitor = socket.get_monitor_socket(_CONNECTED)
+        self._monitor = socket.get_monitor_socket(_CONNECTED | _REFUSED)
         loop.add_reader(socket.FD, self._drain)
         loop.add_reader(self._monitor.FD, self._drain_monitor)
 
@@ -124,6 +132,8 @@ class RawSocket:
             event = parse_monitor_message(self._monitor.recv_multipart(_NOBLOCK))
             if event["event"] == _CONNECTED:
                 self._on_connected()
+            elif self._on_refused is not None:
+                self._on_refused(event["event"])
 
 
 def _is_readable(socket: zmq.Socket[bytes]) -> bool:
