@@ -1,10 +1,12 @@
-"""What holds for every test: how many examples Hypothesis draws."""
+"""What holds for every test: how many examples Hypothesis draws, the report of the contract."""
 
 from __future__ import annotations
 
 import os
 
 from hypothesis import settings
+
+pytest_plugins = ["trunkline_workers.testing"]
 
 # No deadline: other programs share the machine. `HYPOTHESIS_PROFILE=ci` is for runs by hand.
 settings.register_profile("dev", max_examples=50, deadline=None)

@@ -30,6 +30,7 @@ from trunkline_protocol.grammar import GrammarChecker
 from trunkline_protocol.limits import CANCEL_S
 from trunkline_protocol.options import GenerateOptions
 
+from trunkline_workers import adapter as adapter_contract
 from trunkline_workers.adapter import LlmAdapter
 
 HOLDS: Final = "holds"
@@ -119,6 +120,13 @@ class _Played:
         if isinstance(self.raised, LlmError):
             return self.raised.failure
         return self.finishes[-1].reason.failure if self.finishes else None
+
+
+def obligation(number: int) -> str:
+    """Return the text of an obligation, as `adapter` states it."""
+    lines = (adapter_contract.__doc__ or "").splitlines()
+    texts = [line.partition(". ") for line in lines if line[:1].isdigit()]
+    return next(text for at, _, text in texts if at == str(number))
 
 
 async def run_contract(subject: Subject) -> list[Verdict]:

@@ -1,0 +1,76 @@
+"""The contract in pytest: one test per obligation, and a report of all adapters at the end.
+
+pytest is imported when a test runs, so that `trunkline adapter check` needs none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Final
+
+from trunkline_workers.testing.checks import (
+    BROKEN,
+    CHECKS,
+    HOLDS,
+    NOT_SHOWN,
+    Subject,
+    Verdict,
+    obligation,
+    run_check,
+)
+
+_reports: Final[dict[str, dict[int, Verdict]]] = {}
+_MARKS: Final = {HOLDS: "+", BROKEN: "X", NOT_SHOWN: "-"}
+
+
+class AdapterContract:
+    """Twelve tests, one per obligation; a subclass named `Test…` says of which adapter."""
+
+    def subject(self) -> AbstractAsyncContextManager[Subject]:
+        """Return a context that holds the open adapter and its provider; called for each test."""
+        raise TypeError(f"{type(self).__name__} needs a method subject()")
+
+
+def _test_of(number: int) -> Callable[[AdapterContract], None]:
+    def test(self: AdapterContract) -> None:
+        import pytest
+
+        verdict = asyncio.run(_verdict(self, number))
+        _reports.setdefault(type(self).__name__, {})[number] = verdict
+        if verdict.outcome == NOT_SHOWN:
+            pytest.skip(f"obligation {number} is not shown: {verdict.detail}")
+        if verdict.outcome == BROKEN:
+            pytest.fail(f"obligation {number} is broken: {verdict.detail}", pytrace=False)
+
+    test.__doc__ = obligation(number)
+    return test
+
+
+async def _verdict(contract: AdapterContract, number: int) -> Verdict:
+    async with contract.subject() as subject:
+        return await run_check(number, subject)
+
+
+for _number in CHECKS:
+    setattr(AdapterContract, f"test_obligation_{_number:02}", _test_of(_number))
+
+
+def pytest_configure(config: Any) -> None:
+    """Begin a new report (a hook of pytest)."""
+    del config
+    _reports.clear()
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Write the report (a hook of pytest): a row per adapter, a column per obligation."""
+    if not _reports:
+        return
+    terminalreporter.section("adapter contract (+ holds, X broken, - not shown)")
+    numbers = list(CHECKS)
+    width = max(map(len, _reports))
+    terminalreporter.line(" " * width + "".join(f"{number:>4}" for number in numbers))
+    for name, verdicts in _reports.items():
+        marks = [_MARKS[verdicts[n].outcome] if n in verdicts else " " for n in numbers]
+        terminalreporter.line(f"{name:<{width}}" + "".join(f"{mark:>4}" for mark in marks))
