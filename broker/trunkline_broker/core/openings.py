@@ -307,7 +307,9 @@ class Openings:
         self, call: Call, gate: Gate, now_s: float
     ) -> tuple[Worker, Route] | LlmFailure | str:
         """Decide for one call: the worker and the route, a failure, or why it has to wait."""
-        if now_s < gate.closed_until_s:
+        # A call that is repeated without a limit is no new one: its own delay is all it waits.
+        is_repeated = call.retries > 0 and call.policy.mode == "always"
+        if now_s < gate.closed_until_s and not is_repeated:
             return _closed_failure(call.provider, gate.closed_until_s - now_s)
         if now_s < gate.paused_until_s:
             return "paused"
