@@ -163,7 +163,14 @@ class Router:
             self._on_readable()
 
     def _take(self, head: zmq.Frame) -> None:
-        peer, fd = head.bytes, head.get(_SOURCE)
+        peer = head.bytes
+        try:
+            fd = head.get(_SOURCE)
+        except zmq.ZMQError:
+            # ZMTP 1.0, or bytes that pass for it: nothing would tell when this connection closes.
+            self._parts(head)
+            self._to.on_rejected(peer, "BAD_FRAME", "the connection does not speak ZMTP 3")
+            return
         parts = self._parts(head)
         known = self._note(peer, fd)
         try:

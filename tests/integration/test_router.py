@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import random
+import socket
 import stat
 from collections import Counter
 from collections.abc import Iterator
@@ -90,6 +93,34 @@ def test_every_frame_of_a_burst_arrives_with_the_pid(loop: str) -> None:
                 frames.Probe(nonce) for nonce in range(10 * DRAIN_FRAMES)
             ]
             assert {pid for _, _, pid in taken.frames} == {os.getpid()}
+
+    run_on(loop, job())
+
+
+_NOT_ZMTP = (
+    b"GET / HTTP/1.1\r\nHost: here\r\n\r\n",  # read as ZMTP 1.0, as whatever begins otherwise
+    b"\x01\x00" + b"\x05\x00EVIL" * 3,  # ZMTP 1.0: no identity, three frames
+    b"\xff" + b"\x00" * 8 + b"\x7f" + b"\x01\x05\x00\x00" + b"\x00\x04EVIL" * 3,  # ZMTP 2.0
+    b"\xff" + b"\x00" * 8 + b"\x7f\x03\x00NULL" + b"\x00" * 48 + b"\x04" + b"\xff" * 9,
+    random.Random(5).randbytes(4000),  # noqa: S311  repeatable, not secret
+)
+
+
+def test_bytes_that_are_not_zeromq_harm_nobody(loop: str) -> None:
+    """Old versions of its protocol carry no connection's number; a browser speaks the oldest."""
+
+    async def job() -> None:
+        with a_router() as (_, taken, path), contextlib.ExitStack() as open_here:
+            for garbage in _NOT_ZMTP:
+                here = open_here.enter_context(socket.socket(socket.AF_UNIX))
+                here.connect(str(path))
+                with contextlib.suppress(OSError):  # closed at the first bytes
+                    here.sendall(garbage)
+            await until_async(lambda: taken.rejected["BAD_FRAME"] >= 3)
+            dealer = open_here.enter_context(a_dealer(path))
+            dealer.send_multipart(encode(frames.Probe(1)))
+            await until_async(lambda: any(one == frames.Probe(1) for _, one, _ in taken.frames))
+            assert set(taken.rejected) <= {"BAD_FRAME", "UNKNOWN_KIND"}
 
     run_on(loop, job())
 
