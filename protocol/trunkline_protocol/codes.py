@@ -51,6 +51,7 @@ class Code:
     # Credentials and requests, before any provider I/O.
     MISSING_CREDENTIAL: Final = "MISSING_CREDENTIAL"
     INVALID_CREDENTIAL: Final = "INVALID_CREDENTIAL"
+    FORBIDDEN: Final = "FORBIDDEN"
     UNSUPPORTED: Final = "UNSUPPORTED"
     UNSUPPORTED_CONTENT: Final = "UNSUPPORTED_CONTENT"
 

@@ -15,13 +15,15 @@ from trunkline_protocol.failure import LlmFailure, RemoteProtocolError
 from trunkline_protocol.frames import Query, Reply
 from trunkline_protocol.ids import PoolName, QueryId, RouteName
 
+from trunkline_broker.core.access import FULL, refusal
 from trunkline_broker.core.clients import Client
 from trunkline_broker.core.effects import LoadConfig, SendStatus, SendToClient
 from trunkline_broker.core.hub import Hub
 from trunkline_broker.core.openings import Openings
+from trunkline_broker.core.questions import DISCOVER
 from trunkline_broker.core.refusal import Refusal
 from trunkline_broker.core.reloading import Reloading, ReloadReport
-from trunkline_broker.core.specs import PoolSpec
+from trunkline_broker.core.specs import AccessSpec, PoolSpec
 from trunkline_broker.core.staffing import Staffing
 from trunkline_broker.core.stopping import Stopping
 from trunkline_broker.core.swaps import SWAP_FAILED, SwapReport, Swaps
@@ -51,7 +53,7 @@ class Answers:
         self._stopping = stopping
         self._held: list[tuple[bytes, Query]] = []
         self._new_specs: dict[QueryId, tuple[PoolName, str]] = {}  # swaps that wait for a file
-        self._lists: Final[dict[str, Callable[[Query], object]]] = {
+        self._lists: Final[dict[str, Callable[[Query, AccessSpec], object]]] = {
             "listProviders": self._list_providers,
             "models": self._models,
             "providerRetryPolicy": self._retry_policy,
@@ -70,6 +72,20 @@ class Answers:
     def knows(self, op: str) -> bool:
         """Tell whether the broker answers this query itself."""
         return op in self._lists or op in self._admin
+
+    def refusal(self, client: Client, frame: Query) -> LlmFailure | None:
+        """Return why a client may not ask this at all; `None`: it may."""
+        access = client.access
+        if frame.op in self._admin and not access.is_admin:
+            return LlmFailure(f"this client's key may not {frame.op}", Code.FORBIDDEN)
+        if frame.op == DISCOVER and access.providers is not None:
+            return LlmFailure("this client's key may not discover models", Code.FORBIDDEN)
+        return refusal(access, frame.provider) if frame.provider else None
+
+    def refuse(self, client: Client, frame: Query, failure: LlmFailure) -> None:
+        """Answer a query that the client may not ask."""
+        if client.peer is not None:
+            self._fail(client.peer, frame.query, Refusal(failure.code, failure.message))
 
     def on_query(self, client: Client, frame: Query, now_s: float) -> None:
         """Answer a query that `knows` accepts; lists wait until the registry is known."""
@@ -150,21 +166,27 @@ class Answers:
     # --- lists ------------------------------------------------------------------------------
 
     def _list(self, peer: bytes, frame: Query) -> None:
+        client = self._hub.clients.at(peer)
+        access = client.access if client is not None else FULL
         try:
-            self._reply(peer, frame.query, self._lists[frame.op](frame))
+            self._reply(peer, frame.query, self._lists[frame.op](frame, access))
         except Refusal as refusal:
             self._fail(peer, frame.query, refusal)
 
-    def _list_providers(self, frame: Query) -> object:
+    def _list_providers(self, frame: Query, access: AccessSpec) -> object:
         del frame
-        routes = self._hub.registry.routes
-        return [{"id": claim.value.id, "name": claim.value.name} for _, claim in routes]
+        return [
+            {"id": claim.value.id, "name": claim.value.name}
+            for key, claim in self._hub.registry.routes
+            if access.allows(key)
+        ]
 
-    def _models(self, frame: Query) -> object:
+    def _models(self, frame: Query, access: AccessSpec) -> object:
         del frame
-        return [key for key, _ in self._hub.registry.routes]
+        return [key for key, _ in self._hub.registry.routes if access.allows(key)]
 
-    def _retry_policy(self, frame: Query) -> object:
+    def _retry_policy(self, frame: Query, access: AccessSpec) -> object:
+        del access  # the query names its route, which was judged before
         route = RouteName(frame.provider)
         claim = self._hub.registry.routes.get(route)
         if claim is None:
@@ -172,12 +194,12 @@ class Answers:
             raise Refusal(failure.code, failure.message)
         return claim.value.policy_map
 
-    def _configurable(self, frame: Query) -> object:
-        del frame
+    def _configurable(self, frame: Query, access: AccessSpec) -> object:
+        del frame, access
         return [claim.value for _, claim in self._hub.registry.directory]
 
-    def _namespaces(self, frame: Query) -> object:
-        del frame
+    def _namespaces(self, frame: Query, access: AccessSpec) -> object:
+        del frame, access
         return [key for key, _ in self._hub.registry.discovery]
 
     # --- administration ---------------------------------------------------------------------

@@ -112,8 +112,8 @@ class Broker:
 
     def _dispatch(self, event: Event, now_s: float) -> None:  # noqa: C901  one row per event
         match event:
-            case events.ClientFrameReceived(peer, frame, pid):
-                self._on_client_frame(peer, frame, pid, now_s)
+            case events.ClientFrameReceived():
+                self._on_client_frame(event, now_s)
             case events.WorkerFrameReceived(peer, frame, pid):
                 self._on_worker_frame(peer, frame, pid, now_s)
             case events.Ticked(lateness_s):
@@ -167,11 +167,10 @@ class Broker:
 
     # --- frames of clients ------------------------------------------------------------------
 
-    def _on_client_frame(
-        self, peer: bytes, frame: ClientFrame, pid: int | None, now_s: float
-    ) -> None:
+    def _on_client_frame(self, event: events.ClientFrameReceived, now_s: float) -> None:
+        peer, frame = event.peer, event.frame
         if isinstance(frame, frames.Hello):
-            self._greeting.on_hello(peer, frame, pid, now_s)
+            self._greeting.on_hello(peer, frame, event.pid, now_s, event.user)
             return
         client = self._hub.clients.at(peer)
         if client is None:
@@ -211,7 +210,10 @@ class Broker:
                 assert_never(frame)
 
     def _on_query(self, client: Client, frame: frames.Query, now_s: float) -> None:
-        if frame.op == PUT:
+        refused = self._answers.refusal(client, frame)
+        if refused is not None:
+            self._answers.refuse(client, frame, refused)
+        elif frame.op == PUT:
             self._uploads.on_put(client, frame)
         elif frame.op in WORKER_OPS:
             self._questions.on_query(client, frame, now_s)

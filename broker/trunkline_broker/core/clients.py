@@ -12,7 +12,9 @@ from typing import Final
 
 from trunkline_protocol.ids import CallId, ClientId, QueryId
 
+from trunkline_broker.core.access import FULL
 from trunkline_broker.core.calls import Call
+from trunkline_broker.core.specs import AccessSpec
 from trunkline_broker.core.windows import StreamBudget
 
 GONE_GRACE_S: Final = 0.25  # process gone but connection open: a child inherited the descriptor
@@ -26,6 +28,7 @@ class Client:
     Attributes:
         peer: its connection; `None` while it has none.
         pid: its process, if it is on this host and has said `HELLO` here.
+        access: what it may ask for.
         is_remote: it said `HELLO` from another host; links break, and its process is out of sight.
         calls: every call that is held for it.
         budget: its open streams.
@@ -38,6 +41,7 @@ class Client:
     name: str = ""
     is_pid_gone: bool = False
     is_remote: bool = False
+    access: AccessSpec = FULL
     calls: dict[CallId, Call] = field(default_factory=dict[CallId, Call])
     budget: StreamBudget = field(default_factory=StreamBudget)
     queries: set[QueryId] = field(default_factory=set[QueryId])

@@ -41,11 +41,13 @@ class ClientFrameReceived:
     Attributes:
         peer: routing id of the connection.
         pid: process at the other end by SO_PEERCRED; `None` over TCP.
+        user: name of the key that the connection was made with; empty: none.
     """
 
     peer: bytes
     frame: ClientFrame
     pid: int | None = None
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from trunkline_protocol.frames import Accepted, Failed, Lost, Open, Queued, Star
 from trunkline_protocol.ids import CallId, PoolName, RouteName
 from trunkline_protocol.trace_context import span_of_call
 
-from trunkline_broker.core import accounts
+from trunkline_broker.core import access, accounts
 from trunkline_broker.core.accounts import FAILED
 from trunkline_broker.core.admission import Gate
 from trunkline_broker.core.calls import Call, CallState, Past
@@ -45,7 +45,7 @@ class Openings:
         if past is not None:
             self._open_past(past, client, frame)
             return
-        refusal = self._refusal(client)
+        refusal = self._refusal(client, frame)
         if refusal is not None:
             self._hub.count("calls_failed")
             failure = refusal.to_dict()
@@ -212,8 +212,11 @@ class Openings:
 
     # --- new calls --------------------------------------------------------------------------
 
-    def _refusal(self, client: Client) -> LlmFailure | None:
+    def _refusal(self, client: Client, frame: Open) -> LlmFailure | None:
         hub = self._hub
+        forbidden = access.refusal(client.access, frame.provider)
+        if forbidden is not None:
+            return forbidden
         if hub.is_draining:
             return LlmFailure("the broker is stopping", STOPPING)
         if len(client.calls) >= hub.spec.max_calls_per_client:

@@ -57,10 +57,10 @@ class Registering:
             worker,
             Registered(
                 epoch=hub.epoch,
-                lane=hub.spec.workers_lane,
+                lane=hub.spec.workers_lane if pid is not None else _remote_lane(hub),
                 generation=worker.generation,
                 orphan_timeout_ms=round(hub.spec.orphan_timeout_s * 1000),
-                attachments_dir=hub.spec.attachments_dir,
+                attachments_dir=hub.spec.attachments_dir if pid is not None else "",
             ),
         )
         if worker.is_ready():
@@ -189,3 +189,7 @@ class Registering:
         if pid is not None:
             hub.out.append(Adopt(worker.pool, number, generation, pid, is_manual=worker.is_manual))
         return worker
+
+
+def _remote_lane(hub: Hub) -> str:
+    return hub.spec.remote_workers_lane or hub.spec.workers_lane

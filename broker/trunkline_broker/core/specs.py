@@ -69,6 +69,23 @@ class PoolSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class AccessSpec:
+    """What a client on another host may do.
+
+    Attributes:
+        providers: routes that it may use; `None`: all of them.
+        is_admin: it may see the status, and swap, drain, reload, restart and stop.
+    """
+
+    providers: frozenset[str] | None = None
+    is_admin: bool = False
+
+    def allows(self, provider: str) -> bool:
+        """Tell whether it may use a route."""
+        return self.providers is None or provider in self.providers
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerSpec:
     """Everything else; the defaults are those of `limits.py`.
 
@@ -81,6 +98,8 @@ class BrokerSpec:
         queue_bytes: most bytes of bodies that wait, all queues together.
         prepared_s: what a prepared call of an older broker is held for at most.
         remote_lease_s: liveness of workers on other hosts, whose links may drop for a while.
+        remote_lane, remote_workers_lane: what clients and workers on other hosts are told.
+        access: what clients on other hosts may do, by name of their key.
         attachments_dir: where workers of this host read attachments; empty: none are kept.
         attachments_bytes: most that the attachment store holds.
         is_traced: the shell records a span per call, so attempts are children of that.
@@ -105,6 +124,9 @@ class BrokerSpec:
     orphan_timeout_s: float = limits.ORPHAN_TIMEOUT_S
     query_timeout_s: float = 30.0
     prepared_s: float = 60.0
+    remote_lane: str = ""
+    remote_workers_lane: str = ""
+    access: Mapping[str, AccessSpec] = field(default_factory=dict[str, "AccessSpec"])
     attachments_dir: str = ""
     attachments_bytes: int = limits.ATTACHMENT_STORE_BYTES
     is_traced: bool = False
