@@ -1,4 +1,4 @@
-"""Prepared calls: the worker's leases and the broker's notes of them, against a plain dictionary."""
+"""Prepared calls: a worker's leases and the broker's notes of them, against a dictionary."""
 
 from __future__ import annotations
 

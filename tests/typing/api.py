@@ -5,7 +5,7 @@ A change that breaks this file breaks programs of users.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, assert_never, assert_type
 
 import trunkline
@@ -116,6 +116,55 @@ async def asking(llm: LlmRuntime) -> None:
     assert_type(await llm.resolve_call_config(config), LlmCallConfig)
     assert_type(await llm.provider_retry_policy("p"), ResolvedRetryPolicy)
     assert_type(await llm.status(), dict[str, Any])
+    assert_type(await llm.list_configurable_providers(), list[trunkline.LlmConfigurableProvider])
+    assert_type(await llm.list_model_discovery_namespaces(timeout_s=3), list[str])
+    found = await llm.discover_models("ns", {"baseURL": "https://gateway.example"})
+    assert_type(found, list[trunkline.LlmDiscoveredModel])
+
+
+async def preparing(llm: LlmRuntime, options: GenerateOptions) -> None:
+    """Resolve first, dispatch later."""
+    async with await llm.prepare_call({"provider": "p", "model": "m"}) as prepared:
+        assert_type(prepared.config, LlmCallConfig)
+        assert_type(prepared.retry_policy, ResolvedRetryPolicy)
+        assert_type(prepared.context, trunkline.LlmModelContext | None)
+        assert_type(prepared.input_modalities, tuple[str, ...] | None)
+        assert_type(prepared.stream(options), Stream)
+
+
+async def listening(llm: LlmRuntime) -> None:
+    """Listeners and events."""
+
+    async def through(
+        options: GenerateOptions, next_: trunkline.NextStream
+    ) -> AsyncIterator[StreamChunk]:
+        print(options.model)  # noqa: T201  a user's program
+        async for chunk in next_():
+            yield assert_type(chunk, StreamChunk)
+
+    async def around(options: GenerateOptions, next_: trunkline.NextResult) -> GenerateResult:
+        return await next_(options.model_copy(update={"provider": "other"}))
+
+    assert_type(llm.use("llm/stream", through), Callable[[], None])
+    llm.use("llm/generate", around)
+    llm.on_adapters_updated(lambda: None)
+    async with llm.adapters_updated() as updates:
+        async for update in updates:
+            assert_type(update, None)
+
+
+def blocking(options: GenerateOptions) -> None:
+    """The same without a loop."""
+    with trunkline.connect_sync(name="agent") as llm:
+        assert_type(llm, trunkline.SyncRuntime)
+        for chunk in llm.stream(options):
+            assert_type(chunk, StreamChunk)
+        with llm.stream(options) as stream:
+            assert_type(stream, trunkline.SyncStream)
+        assert_type(llm.generate(options), GenerateResult)
+        assert_type(llm.models(), list[str])
+        for block in llm.stream_blocks(options):
+            assert_type(block, ContentBlock)
 
 
 async def main() -> None:

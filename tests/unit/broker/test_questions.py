@@ -152,6 +152,23 @@ def test_a_lease_is_noted_and_released() -> None:
     assert client.answer()["code"] == "INVALID_PREPARED_CALL"
 
 
+def test_a_renewed_lease_is_held_longer() -> None:
+    """As long as its worker says; a refusal changes nothing."""
+    rig, client, worker = a_rig()
+    query = client.query("prepareCall", {}, provider="p")
+    worker.say(frames.Reply(query.query, body=pack_body({"lease": LEASE, "leaseMs": 5000})))
+    rig.live(4, worker)
+    renew = client.query("renewCall", {"lease": LEASE})
+    assert worker.got(frames.Query) == [renew]
+    worker.say(frames.Reply(renew.query, body=pack_body({"lease": LEASE, "leaseMs": 5000})))
+    rig.live(4, worker)
+    assert rig.hub.leases
+    renew = client.query("renewCall", {"lease": LEASE})
+    worker.say(frames.Reply(renew.query, {"message": "", "code": "INVALID_PREPARED_CALL"}))
+    rig.live(2, worker)
+    assert rig.hub.leases == {}
+
+
 def test_leases_of_a_dead_worker_are_gone() -> None:
     """A prepared call is bound to one process."""
     rig, client, worker = a_rig()

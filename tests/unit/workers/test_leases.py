@@ -44,3 +44,15 @@ def test_leases_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert leases.grant(ONE, "call", 0.0)
     assert not leases.grant(TWO, "call", 0.0)
     assert leases.ids() == (ONE,)
+
+
+def test_a_lease_is_renewed_while_it_is_held() -> None:
+    leases: Leases[str] = Leases()
+    leases.grant(ONE, "call", 0.0)
+    leases.grant(TWO, "other", 1.0)
+    assert leases.renew(ONE, 30.0)
+    leases.on_tick(LEASE_FOR_S + 1.0)
+    assert leases.ids() == (ONE,)
+    assert not leases.renew(TWO, LEASE_FOR_S + 1.0)
+    assert not leases.renew(ONE, 30.0 + LEASE_FOR_S)
+    assert leases.ids() == ()

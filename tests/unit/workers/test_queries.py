@@ -136,6 +136,34 @@ async def test_a_prepared_call_can_be_released() -> None:
     assert await fixture.ask("releaseCall", {}) == Code.INVALID_REQUEST
 
 
+async def test_a_prepared_call_can_be_renewed() -> None:
+    fixture = await a_fixture(ScriptedAdapter())
+    prepared = await fixture.ask("prepareCall", CONFIG)
+    fixture.now_s = LEASE_FOR_S - 1
+    renewed = await fixture.ask("renewCall", {"lease": prepared["lease"]})
+    assert renewed == {"lease": prepared["lease"], "leaseMs": LEASE_FOR_S * 1000}
+    fixture.now_s = LEASE_FOR_S + 1
+    assert fixture.queries.take(prepared["lease"], a_request(provider="route"))
+    renewing = fixture.ask("renewCall", {"lease": prepared["lease"]})
+    assert await renewing == Code.INVALID_PREPARED_CALL
+
+
+async def test_a_credential_is_not_in_the_failure_of_its_discovery() -> None:
+    runtime, _ = await a_ready_runtime()
+
+    async def discover(request: LlmModelDiscoveryRequest) -> list[LlmDiscoveredModel]:
+        raise LlmError.of(f"refused: {request.api_key}", Code.AUTH)
+
+    await runtime.register_model_discovery("ns", discover)
+    queries = Fixture(runtime).queries
+    for key, text in (("a-plain-secret", "refused: [redacted]"), (None, "refused: None")):
+        draft = {"provider": "x"} if key is None else {"provider": "x", "apiKey": key}
+        body = pack_body({"settingsNs": "ns", "request": draft})
+        reply = await queries.answer(Query(QueryId(bytes(16)), "discoverModels", body=body))
+        assert reply.failure is not None
+        assert (reply.failure["code"], reply.failure["message"]) == (Code.AUTH, text)
+
+
 async def test_prepared_calls_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     from trunkline_workers.core import leases
 
