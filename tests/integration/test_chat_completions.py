@@ -16,6 +16,7 @@ import pytest
 from trunkline_protocol.attribution import user_agent
 from trunkline_protocol.chunks import Finish, TextDelta
 from trunkline_protocol.failure import LlmError
+from trunkline_protocol.models import LlmModelDiscoveryRequest
 from trunkline_workers.adapter import AdapterContext
 from trunkline_workers.adapters.chat_completions.adapter import ChatCompletionsAdapter
 
@@ -464,6 +465,45 @@ async def test_models_are_listed_by_the_provider() -> None:
                 await made.list_models("r")
             assert caught.value.code == code
         assert server.exchanges[0].path == "/v1/models"
+
+
+async def test_an_endpoint_of_a_draft_is_asked_with_its_own_credential() -> None:
+    """And never with the worker's; a key that the endpoint echoes is not shown."""
+    listing = b'{"data": [{"id": "a", "name": "A"}, {"id": "b"}, {"id": "a"}, {"name": "c"}]}'
+    refusal = b'{"error": {"message": "bad key draft-secret-key"}}'
+    answers = (Answer([listing]), Answer([refusal], status=401))
+    async with RawServer(*answers) as server, adapter(server) as made:
+        draft = {"baseURL": f"{server.url}/v1/", "apiKey": "draft-secret-key"}
+        found = await made.discover_models(LlmModelDiscoveryRequest.from_dict(draft))
+        assert [model.to_dict() for model in found] == [{"id": "a", "name": "A"}, {"id": "b"}]
+        (exchange,) = server.exchanges
+        assert exchange.headers["authorization"] == "Bearer draft-secret-key"
+        assert exchange.path == "/v1/models"
+        with pytest.raises(LlmError) as seen:
+            await made.discover_models(LlmModelDiscoveryRequest.from_dict(draft))
+        assert seen.value.code == "AUTH"
+        assert "draft-secret-key" not in str(seen.value)
+        for wrong, code in (
+            ({"baseURL": "file:///etc/passwd"}, "INVALID_DISCOVERY"),
+            ({"provider": "nobody"}, "INVALID_DISCOVERY"),
+            ({"baseURL": server.url, "api": "gopher"}, "UNSUPPORTED"),
+            ({"baseURL": server.url, "apiKey": "two words"}, "INVALID_CREDENTIAL"),
+        ):
+            with pytest.raises(LlmError) as seen:
+                await made.discover_models(LlmModelDiscoveryRequest.from_dict(wrong))
+            assert seen.value.code == code
+        assert len(server.exchanges) == 2
+
+
+async def test_a_known_route_is_answered_without_network() -> None:
+    """From the configuration, even if the draft names an endpoint."""
+    models = [{"id": "big", "contextWindow": 100, "maxTokens": 7}]
+    async with RawServer() as server, adapter(server, models=models) as made:
+        route = made.default_providers()[0]
+        draft = LlmModelDiscoveryRequest(provider=route, base_url=server.url)
+        (model,) = await made.discover_models(draft)
+        assert (model.id, model.context_window, model.max_tokens) == ("big", 100, 7)
+        assert server.exchanges == []
 
 
 async def test_models_are_resolved_from_the_configuration() -> None:

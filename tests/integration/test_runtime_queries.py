@@ -119,6 +119,27 @@ async def test_directory_and_discovery(llm: LlmRuntime, control: Control) -> Non
     assert await code_of(llm.discover_models("other", {"provider": "x"})) == Code.NO_DISCOVERY
 
 
+async def test_an_adapter_registers_more_than_its_routes() -> None:
+    """In its setup hook: here its directory entry and the discovery of its pool."""
+    config = """\
+[worker.gateway]
+adapter = "chat_completions"
+providers = ["gate"]
+options = { baseUrl = "http://127.0.0.1:9/v1", models = [{ id = "big", contextWindow = 100 }] }
+"""
+    with running_broker(config) as broker:
+        broker.until_ready("gateway")
+        async with trunkline.connect(broker.endpoint) as llm:
+            (entry,) = await llm.list_configurable_providers()
+            assert (entry.provider, entry.settings_ns) == ("gate", "gateway")
+            assert (entry.settings_path, entry.declared) == (("options",), True)
+            assert await llm.list_model_discovery_namespaces() == ["gateway"]
+            (model,) = await llm.discover_models("gateway", {"provider": "gate"})
+            assert model.to_dict() == {"id": "big", "name": "big", "contextWindow": 100}
+            draft = {"baseURL": "http://127.0.0.1:9/v1", "apiKey": SECRET}
+            assert await code_of(llm.discover_models("gateway", draft)) == Code.TRANSPORT
+
+
 async def test_a_credential_travels_to_one_worker_and_is_shown_nowhere(
     world: tuple[BrokerProcess, Control], llm: LlmRuntime, control: Control
 ) -> None:

@@ -11,14 +11,16 @@ import secrets
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Final, cast
 
 import msgspec
 from trunkline_protocol.chunks import StreamChunk
 from trunkline_protocol.failure import Code, LlmError, LlmFailure
 from trunkline_protocol.http_failure import in_band_failure, request_id
 from trunkline_protocol.models import (
+    LlmConfigurableProvider,
+    LlmDiscoveredModel,
     LlmModelContext,
+    LlmModelDiscoveryRequest,
     LlmModelInfo,
     LlmModelReasoningInfo,
     LlmProviderInfo,
@@ -31,6 +33,11 @@ from trunkline_protocol.retry_policy import ResolvedRetryPolicy
 
 from trunkline_workers.adapter import AdapterContext, LlmAdapter
 from trunkline_workers.adapters.chat_completions.config import ChatConfig, read_config
+from trunkline_workers.adapters.chat_completions.discovery import (
+    fetch_models,
+    interrogate,
+    known_models,
+)
 from trunkline_workers.adapters.chat_completions.images import ImageResolver, image_resolver
 from trunkline_workers.adapters.chat_completions.profiles import ModelFacts
 from trunkline_workers.adapters.chat_completions.serialize import (
@@ -43,9 +50,8 @@ from trunkline_workers.adapters.chat_completions.translate import Translator
 from trunkline_workers.credentials import KeySource
 from trunkline_workers.http import HttpClient, HttpRequest
 from trunkline_workers.refusals import refusal, without_key
+from trunkline_workers.runtime import WorkerRuntime
 from trunkline_workers.streaming import translate_stream
-
-_MODELS_BODY_BYTES: Final = 8 * 1024 * 1024  # OpenRouter's list has about 1 MB
 
 
 class ChatCompletionsAdapter(LlmAdapter):
@@ -95,6 +101,41 @@ class ChatCompletionsAdapter(LlmAdapter):
     async def open(self) -> None:
         """Make the HTTP client ready."""
         await self._http.open()
+
+    async def setup(self, runtime: WorkerRuntime) -> None:
+        """Declare the routes as configurable and answer drafts; the namespace is the pool's name.
+
+        Raises:
+            LlmError: another pool declares a route already.
+        """
+        entries = [
+            LlmConfigurableProvider(
+                provider=route,
+                display_name=self.provider_info(route).name,
+                settings_ns=self._context.name,
+                settings_path=("options",),
+                declared=route != self._config.profile.route,
+            )
+            for route in self._routes()
+        ]
+        await runtime.register_configurable_providers(entries)
+        await runtime.register_model_discovery(self._context.name, self.discover_models)
+
+    def _routes(self) -> Sequence[str]:
+        return self._context.providers or self.default_providers()
+
+    async def discover_models(
+        self, draft: LlmModelDiscoveryRequest
+    ) -> Sequence[LlmDiscoveredModel]:
+        """Answer for a route of this worker from what is known; ask the draft's endpoint else.
+
+        Raises:
+            LlmError: as `discovery.interrogate`.
+        """
+        models = self._config.profile.models
+        if draft.provider in self._routes() and (models or not draft.base_url):
+            return known_models(models)
+        return await interrogate(self._http, draft, self._config.limits)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -246,20 +287,11 @@ class ChatCompletionsAdapter(LlmAdapter):
         """Ask the provider for its models."""
         key = await self._keys.read()
         config = self._config
-        request = HttpRequest(
-            "GET", f"{config.base_url}/models", {**config.headers, **self._auth(key)}
-        )
+        headers = {**config.headers, **self._auth(key)}
         try:
-            response = await self._http.send(request, config.limits)
-            try:
-                if not 200 <= response.status < 300:
-                    raise LlmError(await refusal(response))
-                body, is_complete = await response.read_all(_MODELS_BODY_BYTES)
-            finally:
-                await response.close()
+            return await fetch_models(self._http, config.base_url, headers, config.limits)
         except LlmError as exc:
             raise without_key(exc, key) from None
-        return _models(body if is_complete else b"")
 
 
 def _modalities(model: ModelFacts) -> tuple[ModelModality, ...]:
@@ -271,22 +303,3 @@ def _encode(body: Mapping[str, object]) -> bytes:
         return msgspec.json.encode(body)
     except UnicodeEncodeError:  # a lone surrogate in a text: JSON can say it, UTF-8 can't
         return json.dumps(body).encode()
-
-
-def _models(body: bytes) -> list[ModelFacts]:
-    """Read a provider's list of models; entries without an id are left out."""
-    try:
-        value: object = msgspec.json.decode(body)
-    except (ValueError, RecursionError) as exc:
-        text = "the provider's list of models is no JSON"
-        raise LlmError(LlmFailure(text, Code.MALFORMED_RESPONSE)) from exc
-    entries = cast("dict[str, object]", value).get("data") if isinstance(value, dict) else value
-    found: dict[str, ModelFacts] = {}
-    for entry in cast("list[object]", entries) if isinstance(entries, list) else ():
-        if isinstance(entry, dict):
-            fields = cast("dict[str, object]", entry)
-            model_id, name = fields.get("id"), fields.get("name")
-            if isinstance(model_id, str) and model_id:
-                shown = name if isinstance(name, str) and name else model_id
-                found.setdefault(model_id, ModelFacts(id=model_id, name=shown))
-    return list(found.values())
