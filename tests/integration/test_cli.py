@@ -22,7 +22,7 @@ from tests.support.processes import is_alive
 from tests.support.timing import SLOW, until
 
 pytestmark = pytest.mark.integration
-COMMAND = (sys.executable, "-m", "trunkline_broker.cli.main")
+COMMAND = (sys.executable, "-m", "trunkline_broker.cli.entry")
 TIMEOUT_S = 60.0
 PACED = """
 [worker.scripted]
@@ -439,6 +439,19 @@ def test_up_detached_and_down() -> None:
         finally:
             if is_alive(broker):
                 os.kill(broker, signal.SIGTERM)
+
+
+def test_ctrl_c_while_the_command_loads_leaves_no_traceback() -> None:
+    """It ends by the signal, as any program does that has not begun."""
+    load = (
+        "import signal, sys\n"
+        "sys.meta_path.insert(0, type('Slow', (), {'find_spec': lambda *name:"
+        " signal.raise_signal(signal.SIGINT) if name[0] == 'typer' else None}))\n"
+        "from trunkline_broker.cli.entry import run\n"
+        "run()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", load], capture_output=True, check=False)  # noqa: S603
+    assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
 
 
 def test_of_two_brokers_started_at_once_one_runs_and_lets_its_calls_end() -> None:
