@@ -187,6 +187,20 @@ async def test_the_generation_that_prepared_it_serves_it(
     await until_async(lambda: not is_alive(old_pid), 15)
 
 
+async def test_a_prepared_call_outlives_the_broker() -> None:
+    """Its worker tells the next broker of it."""
+    with running_broker(CONFIG) as broker:
+        broker.until_ready("scripted")
+        async with trunkline.connect(broker.endpoint) as llm:
+            prepared = await llm.prepare_call(BIG)
+            await asyncio.to_thread(broker.kill)
+            await asyncio.to_thread(broker.start)
+            await prepared.renew(timeout_s=20)
+            stream = prepared.stream(messages="hello")
+            assert (await finish_of(stream)).kind == "stop"
+            assert invalid(lambda: prepared.stream(messages="x")) == Code.INVALID_PREPARED_CALL
+
+
 async def test_cancelling_the_preparation_leaves_nothing(llm: LlmRuntime) -> None:
     task = asyncio.ensure_future(llm.prepare_call(BIG))
     await asyncio.sleep(0)

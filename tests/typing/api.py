@@ -36,10 +36,10 @@ from trunkline import (
     TokenUsage,
     ToolCallDelta,
     Usage,
+    UserMessageSource,
     create_user_message,
 )
 from trunkline_protocol.content import TextBlock
-from trunkline_protocol.messages import UserMessageSource
 
 
 def shown(chunk: StreamChunk) -> str:
