@@ -7,19 +7,21 @@ appear in an error, since an option may be a key.
 from __future__ import annotations
 
 import importlib.util
+import ipaddress
 import os
 import tomllib
 from collections.abc import Mapping
 from datetime import date, time
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, cast
+from typing import Annotated, Any, Final, Literal, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from trunkline_protocol import limits
 from trunkline_protocol.ids import PoolName
 
 from trunkline_broker.config_errors import ConfigError, line_of, syntax_error, validation_error
-from trunkline_broker.core.specs import BrokerSpec, PoolSpec, RestartSpec
+from trunkline_broker.core.specs import AccessSpec, BrokerSpec, PoolSpec, RestartSpec
+from trunkline_broker.key_files import default_keys_dir
 from trunkline_broker.paths import (
     RunPaths,
     default_attachments_dir,
@@ -42,6 +44,8 @@ Seconds = Annotated[float, Field(ge=0, le=_MAX_SECONDS, allow_inf_nan=False)]
 Period = Annotated[float, Field(gt=0, le=_MAX_SECONDS, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
+Address = Annotated[str, Field(pattern=_ADDRESS)]
+ClientName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$")]
 WorkerName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,31}$")]
 Filled = Annotated[str, Field(min_length=1, max_length=limits.MAX_NAME_BYTES)]
 
@@ -64,7 +68,7 @@ class WorkerSection(_Section):
 
     adapter: Filled
     providers: tuple[Filled, ...] = ()
-    options: dict[str, Any] = Field(default_factory=dict)
+    options: dict[str, Any] = Field(default_factory=dict, repr=False)  # one of them may be a key
     replicas: Annotated[int, Field(ge=1, le=64)] = 1
     python: str = ""
     env: tuple[VariableName, ...] = ()
@@ -95,6 +99,14 @@ class BrokerSection(_Section):
         attachments_dir: where uploaded images are kept, a directory of its own; a relative one
             begins at this file. Empty: below the run or the state directory.
         attachments_mib: most that is kept there; the longest unused goes first.
+        tcp_clients: `HOST:PORT` for clients on other hosts; needs `tcp_clients_lane`. Empty: none.
+        tcp_clients_lane: `HOST:PORT` of their chunks.
+        tcp_workers: `HOST:PORT` for workers on other hosts; needs `tcp_workers_lane`. Empty: none.
+        tcp_workers_lane: `HOST:PORT` of their chunks.
+        plain_tcp: TCP without keys, for loopback addresses only. Every user of this machine can
+            connect then.
+        keys_dir: what `trunkline keys` makes and who may connect; a relative path begins at this
+            file. Empty: `$XDG_CONFIG_HOME/trunkline/keys`.
         log_calls: which calls get a line of their own when they end: failed ones, or all.
         metrics: `HOST:PORT` of the Prometheus endpoint; empty: none. It has no password, so a
             host other than 127.0.0.1 shows names of clients and providers to whoever reaches it.
@@ -125,13 +137,50 @@ class BrokerSection(_Section):
     attachments_mib: Annotated[int, Field(ge=1, le=1024 * 1024)] = (
         limits.ATTACHMENT_STORE_BYTES // _MIB
     )
+    tcp_clients: Address = ""
+    tcp_clients_lane: Address = ""
+    tcp_workers: Address = ""
+    tcp_workers_lane: Address = ""
+    plain_tcp: bool = False
+    keys_dir: str = ""
     log_calls: Literal["failed", "all"] = "failed"
-    metrics: Annotated[str, Field(pattern=_ADDRESS)] = ""
+    metrics: Address = ""
     traces: Annotated[str, Field(pattern=_URL)] = ""
     usage: bool = True
     usage_file: str = ""
     usage_days: Annotated[int, Field(ge=1, le=3650)] = 400
     usage_mib: Annotated[int, Field(ge=1, le=16 * 1024)] = 64
+
+    @model_validator(mode="after")
+    def _tcp_is_whole(self) -> Self:
+        for name in ("tcp_clients", "tcp_workers"):
+            control, lane = getattr(self, name), getattr(self, f"{name}_lane")
+            if bool(control) != bool(lane):
+                raise ValueError(f"{name} and {name}_lane need each other")
+            for address in (control, lane):
+                if address and self.plain_tcp and not _is_loopback(address):
+                    raise ValueError(
+                        f"plain_tcp: {address} is no loopback address; without keys TCP is for "
+                        "127.0.0.1 and [::1] only"
+                    )
+        return self
+
+    @property
+    def has_tcp(self) -> bool:
+        """Tell whether anything listens on TCP."""
+        return bool(self.tcp_clients or self.tcp_workers)
+
+
+class ClientSection(_Section):
+    """`[client.NAME]`: a client on another host, by the name that `trunkline keys` gave its key.
+
+    Attributes:
+        providers: all that it may use; without this key every provider.
+        admin: it may see the status, and swap, drain, reload, restart and stop.
+    """
+
+    providers: tuple[Filled, ...] | None = None
+    admin: bool = False
 
 
 class Document(_Section):
@@ -139,6 +188,7 @@ class Document(_Section):
 
     broker: BrokerSection = BrokerSection()
     worker: dict[WorkerName, WorkerSection] = Field(default_factory=dict)
+    client: dict[ClientName, ClientSection] = Field(default_factory=dict)
 
 
 class Settings(BaseModel):
@@ -156,6 +206,7 @@ class Settings(BaseModel):
     run_dir: Path
     broker: BrokerSection
     workers: dict[str, WorkerSection]
+    clients: dict[str, ClientSection] = Field(default_factory=dict)
     environ: dict[str, str] = Field(repr=False)
 
     @property
@@ -170,6 +221,24 @@ class Settings(BaseModel):
             return default_attachments_dir(self.environ)
         base = self.source.parent if self.source is not None else Path.cwd()
         return (base / Path(self.broker.attachments_dir).expanduser()).absolute()
+
+    @property
+    def keys_dir(self) -> Path:
+        """Absolute path of the directory of CURVE keys."""
+        if not self.broker.keys_dir:
+            return default_keys_dir(self.environ)
+        base = self.source.parent if self.source is not None else Path.cwd()
+        return (base / Path(self.broker.keys_dir).expanduser()).absolute()
+
+    def access(self) -> dict[str, AccessSpec]:
+        """Return what clients on other hosts may do, by name of their key."""
+        return {
+            name: AccessSpec(
+                frozenset(section.providers) if section.providers is not None else None,
+                is_admin=section.admin,
+            )
+            for name, section in self.clients.items()
+        }
 
     @property
     def usage_file(self) -> Path:
@@ -201,6 +270,7 @@ class Settings(BaseModel):
             max_calls_per_client=self.broker.max_calls_per_client,
             max_calls_per_worker=self.broker.max_calls_per_worker,
             orphan_timeout_s=self.broker.orphan_timeout_s,
+            access=self.access(),
             attachments_dir=str(self.attachments_dir),
             attachments_bytes=self.broker.attachments_mib * _MIB,
             is_traced=bool(self.broker.traces),
@@ -237,6 +307,7 @@ def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> 
         run_dir=default_run_dir(environment),
         broker=document.broker,
         workers=document.worker,
+        clients=document.client,
         environ=environment,
     )
 
@@ -311,6 +382,14 @@ def _overrides(environ: Mapping[str, str]) -> dict[str, Any]:
         if text is not None:
             found[key] = _value(text)
     return found
+
+
+def _is_loopback(address: str) -> bool:
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name: it may mean anything
+        return False
 
 
 def _value(text: str) -> Any:

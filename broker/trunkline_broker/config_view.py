@@ -15,7 +15,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, cast
 
-from trunkline_broker.config import OVERRIDE_PREFIX, BrokerSection, Document, Settings
+from trunkline_broker.config import (
+    OVERRIDE_PREFIX,
+    BrokerSection,
+    ClientSection,
+    Document,
+    Settings,
+)
 from trunkline_broker.core.specs import PoolSpec, RestartSpec
 
 MASK: Final = "********"
@@ -61,6 +67,9 @@ def resolved(settings: Settings) -> dict[str, Any]:
         "worker": {
             name: section.model_dump(mode="json") for name, section in settings.workers.items()
         },
+        "client": {
+            name: section.model_dump(mode="json") for name, section in settings.clients.items()
+        },
     }
     for section in document["worker"].values():
         section["options"] = masked(section["options"])
@@ -85,6 +94,9 @@ def as_toml(settings: Settings) -> str:
                 lines += ["", f"[worker.{_key(name)}.{table}]"]
                 items = section[table].items()
                 lines += [f"{_key(k)} = {_toml(v)}" for k, v in items if v is not None]
+    for name, section in document["client"].items():
+        lines += ["", f"[client.{_key(name)}]"]
+        lines += [f"{key} = {_toml(item)}" for key, item in section.items() if item is not None]
     return "\n".join(lines)
 
 
@@ -115,9 +127,11 @@ def schema() -> dict[str, Any]:
     document = Document.model_json_schema()
     document["title"] = "Trunkline configuration"
     document["$schema"] = "https://json-schema.org/draft/2020-12/schema"
-    document["properties"]["worker"]["additionalProperties"] = False  # only the pattern's names
+    for table in ("worker", "client"):  # only the pattern's names
+        document["properties"][table]["additionalProperties"] = False
     texts = {
         "BrokerSection": descriptions(BrokerSection),
+        "ClientSection": descriptions(ClientSection),
         "WorkerSection": descriptions(PoolSpec),
         "RestartSection": descriptions(RestartSpec),
     }

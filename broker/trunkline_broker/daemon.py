@@ -33,14 +33,18 @@ from trunkline_broker.core import effects as do
 from trunkline_broker.core import events as said
 from trunkline_broker.core.broker import Broker
 from trunkline_broker.core.specs import AliveWorker
+from trunkline_broker.door import Door
 from trunkline_broker.hints import Hint, read_hints
+from trunkline_broker.key_files import KeyFileError
 from trunkline_broker.lane import Lane
 from trunkline_broker.locks import BrokerRunning, take_lock
+from trunkline_broker.measured.measures import Measures
 from trunkline_broker.paths import RunDirError, ipc
 from trunkline_broker.processes import Processes, alive
 from trunkline_broker.receivers import ClientReceiver, WorkerReceiver
 from trunkline_broker.resources import raise_open_files_limit, usage, worker_rules
 from trunkline_broker.router import Router
+from trunkline_broker.security import ZapHandler
 from trunkline_broker.sockets import Context
 from trunkline_broker.telemetry import Telemetry
 
@@ -74,7 +78,7 @@ def run(settings: Settings) -> int:
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_serve(settings, telemetry))
-    except (RunDirError, zmq.ZMQError, OSError) as exc:
+    except (RunDirError, KeyFileError, zmq.ZMQError, OSError) as exc:
         telemetry.log("error", "start_failed", {"reason": str(exc)})
         return EXIT_FAILED
     finally:
@@ -85,6 +89,7 @@ def run(settings: Settings) -> int:
 async def _serve(settings: Settings, telemetry: Telemetry) -> int:
     daemon = Daemon(settings, telemetry)
     try:
+        await daemon.open_metrics()
         return await daemon.until_finished()
     finally:
         daemon.close()
@@ -117,6 +122,10 @@ class Daemon:
             self.close()
             raise
 
+    async def open_metrics(self) -> None:
+        """Open the metrics page, if it is wanted; nothing waits for it."""
+        await self._measures.open(self.status)
+
     async def until_finished(self) -> int:
         """Wait for the end; return the exit status."""
         return await self._finished
@@ -131,23 +140,34 @@ class Daemon:
         paths = self._settings.paths
         raise_open_files_limit()
         hints = alive(read_hints(paths.hints))
-        self._core = Broker(self._settings.broker_spec(), _epoch_after(hints), token_bytes)
+        self._measures = Measures(self._settings, self._telemetry.log)
+        self._cleanup.callback(self._measures.close)
         self._loop.set_exception_handler(self._on_loop_error)
         for path in paths.sockets:
             path.unlink(missing_ok=True)  # left by a broker that was killed: we hold the lock
         self._context: Context = zmq.Context(io_threads=1)
         self._cleanup.callback(self._remove_files)
         self._cleanup.callback(self._context.term)
+        door = Door.of(self._settings, self._telemetry)
+        if door.guard is not None:
+            self._cleanup.callback(ZapHandler(self._context, door.guard).close)
         clients = ClientReceiver(self.report, self._telemetry.count)
-        self._clients = Router(self._context, paths.control, Direction.CLIENT_TO_BROKER, clients)
+        self._clients = Router(
+            self._context, paths.control, Direction.CLIENT_TO_BROKER, clients, door.clients
+        )
         self._cleanup.callback(self._clients.close)
         workers = WorkerReceiver(self.report, self._telemetry.count)
         self._workers = Router(
-            self._context, paths.workers_control, Direction.WORKER_TO_BROKER, workers
+            self._context, paths.workers_control, Direction.WORKER_TO_BROKER, workers, door.workers
         )
         self._cleanup.callback(self._workers.close)
-        self._lane = Lane(paths.workers_lane, paths.lane, self._on_stray, self._on_lane_end)
+        self._lane = Lane(
+            paths.workers_lane, paths.lane, self._on_stray, self._on_lane_end, tcp=door.lanes
+        )
         self._cleanup.callback(self._lane.close)
+        inside, outside = self._lane.tcp_endpoints
+        spec = door.with_lanes(self._settings.broker_spec(), inside, outside)
+        self._core = Broker(spec, _epoch_after(hints), token_bytes)
         self._processes = self._watched_processes(hints)
         self._attachments = AttachmentStore(self._settings.attachments_dir, self.report)
         self._cleanup.callback(self._attachments.close)
@@ -239,6 +259,7 @@ class Daemon:
         for router in (self._workers, self._clients):
             router.drain(TICK_DRAIN_FRAMES)
             router.look_again()
+            router.drop_revoked()
         self._due_s = math.inf
         self._pulse_s = time.monotonic() + PULSE_S
         self.report(said.Ticked(lateness_s))
@@ -262,8 +283,8 @@ class Daemon:
             do.WatchClient: lambda e: processes.watch_client(e.pid),
             do.UnwatchClient: lambda e: processes.unwatch_client(e.pid),
             **dict.fromkeys(get_args(do.AttachmentEffect), self._attachments.perform),
-            do.AttemptEnded: self._telemetry.on_attempt,
-            do.NoteLoad: self._telemetry.on_load,
+            do.AttemptEnded: self._measures.on_attempt,
+            do.NoteLoad: self._measures.on_load,
             do.Count: lambda e: self._telemetry.count(e.name, e.amount),
             do.Log: lambda e: self._telemetry.log(e.level, e.event, e.fields),
             do.Exit: self._exit,
@@ -303,10 +324,12 @@ class Daemon:
                 "lane": ipc(paths.lane),
                 "workersControl": ipc(paths.workers_control),
                 "workersLane": ipc(paths.workers_lane),
+                "tcp": self._tcp_endpoints(),
             },
             "config": str(self._settings.source or ""),
             "runDir": str(paths.root),
             "counters": counters,
+            "measures": self._measures.figures(),
             "processes": self._processes.figures(),
             "connections": {
                 "clients": self._clients.peer_count,
@@ -314,6 +337,16 @@ class Daemon:
             },
             "usage": usage(),
         }
+
+    def _tcp_endpoints(self) -> dict[str, str]:
+        inside, outside = self._lane.tcp_endpoints
+        found = {
+            "control": self._clients.tcp_endpoint,
+            "lane": outside,
+            "workersControl": self._workers.tcp_endpoint,
+            "workersLane": inside,
+        }
+        return {name: endpoint for name, endpoint in found.items() if endpoint}
 
     # --- end --------------------------------------------------------------------------------
 

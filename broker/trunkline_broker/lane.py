@@ -23,6 +23,7 @@ from trunkline_protocol import limits
 from trunkline_protocol.codec import HEADER_BYTES, encode_probed
 
 from trunkline_broker.paths import PRIVATE_FILE_MODE, ipc
+from trunkline_broker.security import HandshakeWatch, TcpListen, ZapHandler
 from trunkline_broker.sockets import Context, Socket, descriptor, has_input
 
 _SINK: Final = "inproc://sink"
@@ -45,6 +46,8 @@ class Lane:
         on_stray: Callable[[int], None],
         on_end: Callable[[], None],
         proxy: Proxy = zmq.proxy,
+        *,
+        tcp: tuple[TcpListen | None, TcpListen | None] = (None, None),
     ) -> None:
         """Bind both sides and start the proxy.
 
@@ -53,6 +56,7 @@ class Lane:
             outside: socket file for the clients.
             on_stray: told how many frames came up the lane.
             on_end: told, on the loop, if the proxy ends without `close`.
+            tcp: where else workers and clients connect.
             proxy: what moves frames from one socket to the other until the context ends.
 
         Raises:
@@ -64,9 +68,12 @@ class Lane:
         self._look: asyncio.Handle | None = None
         self._is_closing = False
         self._context: Context = zmq.Context(io_threads=1)
+        self._door: list[ZapHandler | HandshakeWatch] = []
         try:
             sockets = (_inside(self._context, inside), _outside(self._context, outside))
+            self.tcp_endpoints = self._listen(sockets, tcp)
         except (zmq.ZMQError, OSError):
+            self._close_door()
             self._context.destroy(0)
             raise
         self._sink = _sink(self._context)
@@ -88,6 +95,26 @@ class Lane:
             self._look_again()
         return True
 
+    def _listen(
+        self, sockets: tuple[Socket, Socket], tcp: tuple[TcpListen | None, TcpListen | None]
+    ) -> tuple[str, str]:
+        """Bind the TCP endpoints; this context answers for its own handshakes."""
+        guard = next((each.guard for each in tcp if each is not None), None)
+        if guard is not None:
+            self._door.append(ZapHandler(self._context, guard))
+        endpoints: list[str] = []
+        for socket, listen in zip(sockets, tcp, strict=True):
+            if listen is not None and guard is not None:
+                name = f"{listen.kind} lane"
+                self._door.append(HandshakeWatch(self._context, socket, name, guard.tell))
+            endpoints.append(listen.bind(socket) if listen is not None else "")
+        return endpoints[0], endpoints[1]
+
+    def _close_door(self) -> None:
+        for each in self._door:
+            each.close()
+        self._door = []
+
     def close(self) -> None:
         """End the proxy and close everything; frames still in it are dropped.
 
@@ -99,6 +126,7 @@ class Lane:
         if self._look is not None:
             self._look.cancel()
         self._sink.close(0)
+        self._close_door()
         # In a thread, since `term` can't be interrupted and waits for the proxy's sockets.
         ending = threading.Thread(target=self._context.term, name="lane-end", daemon=True)
         ending.start()

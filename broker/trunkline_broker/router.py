@@ -35,6 +35,7 @@ from trunkline_protocol.failure import RemoteProtocolError
 from trunkline_protocol.frames import Frame
 
 from trunkline_broker.paths import PRIVATE_FILE_MODE, ipc
+from trunkline_broker.security import HANDSHAKE_FAILURES, USER_ID, TcpListen, handshake_fields
 from trunkline_broker.sockets import Context, Socket, descriptor, has_input
 
 DRAIN_FRAMES: Final = 64  # of one turn; then the loop looks at everybody else
@@ -45,6 +46,7 @@ LINGER_MS: Final = 200  # the last frames before the end of the process
 _NOW: Final = int(zmq.DONTWAIT)
 _MORE: Final = int(zmq.DONTWAIT | zmq.SNDMORE)
 _SOURCE: Final = int(zmq.SRCFD)
+_DISCONNECTED: Final = int(zmq.EVENT_DISCONNECTED)
 _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid: unix(7)
 _MONITOR_EVENT: Final = struct.Struct("=Hi")
 
@@ -52,8 +54,8 @@ _MONITOR_EVENT: Final = struct.Struct("=Hi")
 class Receiver(Protocol):
     """Who takes what a router has found out."""
 
-    def on_frame(self, peer: bytes, frame: Frame, pid: int | None) -> None:
-        """Take a decoded frame; `pid` is the sender's if the kernel knows it."""
+    def on_frame(self, peer: bytes, frame: Frame, pid: int | None, user: str = "") -> None:
+        """Take a decoded frame; `pid` is the sender's if the kernel knows it, `user` its key's."""
         ...
 
     def on_rejected(self, peer: bytes, code: str, message: str) -> None:
@@ -73,17 +75,29 @@ class Receiver(Protocol):
 class _Peer:
     fd: int
     pid: int | None
+    user: str = ""  # `NAME:KEY` of a connection that was made with a key
+    name: str = ""  # of that key
 
 
 class Router:
     """One bound ROUTER socket on the running loop."""
 
-    def __init__(self, context: Context, path: Path, way: Direction, to: Receiver) -> None:
+    def __init__(
+        self,
+        context: Context,
+        path: Path,
+        way: Direction,
+        to: Receiver,
+        tcp: TcpListen | None = None,
+    ) -> None:
         """Bind; the socket file is private to this user.
 
         Raises:
             zmq.ZMQError: it can't be bound.
         """
+        self._guard = tcp.guard if tcp is not None else None
+        self._tcp = tcp
+        self._list_version = -1
         self._way = way
         self._to = to
         self._peers: dict[bytes, _Peer] = {}
@@ -92,6 +106,13 @@ class Router:
         self._look: asyncio.Handle | None = None
         self._socket = _bound(context, path)
         self._monitor = _monitored(context, self._socket)
+        try:
+            self.tcp_endpoint = tcp.bind(self._socket) if tcp is not None else ""
+        except zmq.ZMQError:
+            self._socket.disable_monitor()
+            self._monitor.close(0)
+            self._socket.close(0)
+            raise
         self._fds = (descriptor(self._socket), descriptor(self._monitor))
         self._loop.add_reader(self._fds[0], self._on_readable)
         self._loop.add_reader(self._fds[1], self._on_monitor)
@@ -172,13 +193,20 @@ class Router:
             self._to.on_rejected(peer, "BAD_FRAME", "the connection does not speak ZMTP 3")
             return
         parts = self._parts(head)
-        known = self._note(peer, fd)
+        known = self._note(peer, fd, head)
+        if known.user and not self._admits(known.user):
+            self._to.on_count("control.key_revoked")
+            self._forget(peer)
+            return
         try:
             frame = decode(parts, self._way)
         except RemoteProtocolError as exc:
             self._to.on_rejected(peer, exc.code, str(exc))
         else:
-            self._to.on_frame(peer, frame, known.pid)
+            if known.user:
+                self._to.on_frame(peer, frame, known.pid, known.name)
+            else:
+                self._to.on_frame(peer, frame, known.pid)
 
     def _parts(self, head: zmq.Frame) -> list[bytes]:
         """Read the parts behind the routing id; those beyond what a frame may have are dropped."""
@@ -192,12 +220,30 @@ class Router:
 
     # --- connections ------------------------------------------------------------------------
 
-    def _note(self, peer: bytes, fd: int) -> _Peer:
+    def drop_revoked(self) -> None:
+        """Forget the peers whose keys have left the allow-list, also those that say nothing."""
+        if self._guard is None:
+            return
+        self._guard.allowed.refresh()
+        if self._list_version != self._guard.allowed.version:
+            self._list_version = self._guard.allowed.version
+            for peer, known in list(self._peers.items()):
+                if known.user and not self._admits(known.user):
+                    self._forget(peer)
+
+    def _admits(self, user: str) -> bool:
+        tcp = self._tcp
+        return tcp is not None and tcp.guard is not None and tcp.guard.admits(tcp.kind, user)
+
+    def _note(self, peer: bytes, fd: int, head: zmq.Frame) -> _Peer:
         known = self._peers.get(peer)
         if known is not None and known.fd == fd:
             return known
         self._read_monitor()
         known = _Peer(fd, _pid_of(fd))
+        if self._guard is not None and known.pid is None:
+            known.user = _user_of(head)
+            known.name = known.user.partition(":")[0]
         self._peers[peer] = known
         self._by_fd.setdefault(fd, set()).add(peer)
         return known
@@ -223,9 +269,26 @@ class Router:
                 packed, _ = self._monitor.recv_multipart(zmq.DONTWAIT)
             except zmq.Again:
                 return
-            _, fd = _MONITOR_EVENT.unpack(packed)
+            event, fd = _MONITOR_EVENT.unpack(packed)
+            if event != _DISCONNECTED:
+                if self._guard is not None:
+                    fields = handshake_fields("control", event)
+                    self._guard.tell("handshake_failed", fields | {"kind": self._kind()})
+                continue
             for peer in list(self._by_fd.get(fd, ())):
                 self._forget(peer)
+
+    def _kind(self) -> str:
+        return self._tcp.kind if self._tcp is not None else ""
+
+
+def _user_of(head: zmq.Frame) -> str:
+    """Return the user id that ZAP gave to a connection; empty: it was made without a key."""
+    try:
+        value = head.get(USER_ID)
+    except zmq.ZMQError:  # no such property
+        return ""
+    return value if isinstance(value, str) else ""
 
 
 def _bound(context: Context, path: Path) -> Socket:
@@ -246,7 +309,7 @@ def _bound(context: Context, path: Path) -> Socket:
 
 def _monitored(context: Context, router: Socket) -> Socket:
     address = f"inproc://monitor-{descriptor(router)}"
-    router.monitor(address, zmq.EVENT_DISCONNECTED)
+    router.monitor(address, _DISCONNECTED | HANDSHAKE_FAILURES)
     monitor = context.socket(zmq.PAIR)
     monitor.setsockopt(zmq.LINGER, 0)
     # ZeroMQ's thread blocks on a full monitor, with a lock that closing the socket needs.

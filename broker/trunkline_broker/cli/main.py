@@ -12,7 +12,7 @@ import typer
 from trunkline_protocol.failure import LlmError, TrunklineError
 from trunkline_protocol.version import __version__
 
-from trunkline_broker.cli import catalog, chat, config, lifecycle, setup, status, swap
+from trunkline_broker.cli import catalog, chat, config, keys, lifecycle, setup, status, swap
 from trunkline_broker.cli.exits import EPILOG, ExitCode
 from trunkline_broker.cli.terminal import CommandError, err
 
@@ -31,6 +31,7 @@ Environment:
   TRUNKLINE_CONFIG     configuration file of `up`
   TRUNKLINE_RUN_DIR    directory of sockets, lock and logs
   TRUNKLINE_ENDPOINT   broker to talk to (ipc://… or tcp://…)
+  TRUNKLINE_KEYS       key file for a broker on tcp://
   NO_COLOR             no colours
 """
 
@@ -72,6 +73,7 @@ app.command()(chat.chat)
 app.command()(catalog.providers)
 app.command(short_help="List the models that a provider advertises.")(catalog.models)
 app.add_typer(config.app, name="config")
+app.add_typer(keys.app, name="keys")
 app.add_typer(setup.app, name="setup")
 
 

@@ -85,7 +85,7 @@ def test_an_unknown_key_is_named_with_line_allowed_keys_and_a_guess(tmp_path: Pa
 def test_an_unknown_section_lists_the_sections(tmp_path: Path) -> None:
     """Also at the top of the file."""
     error = _error(tmp_path, "[brokre]\nx = 1\n")
-    assert "unknown key brokre (did you mean broker?); allowed here: broker, worker" in str(error)
+    assert "unknown key brokre (did you mean broker?); allowed here: broker, client, worker" in str(error)
     assert error.line == 1
 
 

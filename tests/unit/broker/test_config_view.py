@@ -145,10 +145,10 @@ def test_the_schema_is_one_and_judges_as_the_models_do() -> None:
 
 def test_every_key_of_the_schema_is_described() -> None:
     definitions = schema()["$defs"]
-    for name in ("BrokerSection", "WorkerSection", "RestartSection"):
+    for name in ("BrokerSection", "WorkerSection", "RestartSection", "ClientSection"):
         for key, field in definitions[name]["properties"].items():
             assert len(field["description"]) > 10, f"{name}.{key}"
-    assert Document.model_fields.keys() == {"broker", "worker"}
+    assert Document.model_fields.keys() == {"broker", "worker", "client"}
 
 
 # --- advice ---------------------------------------------------------------------------------
