@@ -454,6 +454,19 @@ def test_ctrl_c_while_the_command_loads_leaves_no_traceback() -> None:
     assert (done.returncode, done.stderr) == (-signal.SIGINT, b"")
 
 
+def test_an_agents_installation_says_what_the_command_lacks() -> None:
+    """`pip install trunkline` is what agents need; the script comes along with it."""
+    load = (
+        "import sys; sys.modules['typer'] = None\n"
+        "from trunkline_broker.cli.entry import run\n"
+        "run()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", load], capture_output=True, check=False)  # noqa: S603
+    assert done.returncode == ExitCode.FAILED
+    assert b"pip install 'trunkline[broker]'" in done.stderr
+    assert b"Traceback" not in done.stderr
+
+
 def test_of_two_brokers_started_at_once_one_runs_and_lets_its_calls_end() -> None:
     """The other one says so and harms nothing; `down` gives calls the configured time."""
     call = json.dumps({"script": {"chunks": 40, "pace_ms": 50}})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 
 
 def run() -> None:
@@ -10,7 +11,14 @@ def run() -> None:
     before = signal.getsignal(signal.SIGINT)
     if before is signal.default_int_handler:  # not where a shell has it ignored: `trunkline up &`
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # no traceback out of half an import
-    from trunkline_broker.cli import main
+    try:
+        from trunkline_broker.cli import main
+    except ModuleNotFoundError as exc:
+        if exc.name is None or exc.name.startswith("trunkline"):
+            raise  # our own mistake
+        sys.exit(
+            f"trunkline: no {exc.name} here; the command needs: pip install 'trunkline[broker]'"
+        )
 
     signal.signal(signal.SIGINT, before)
     main.run()
