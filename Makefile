@@ -3,6 +3,8 @@
 
 PYTHON ?= python3
 VENV ?= .venv
+# pydantic-ai and the SDKs under it, apart from everything else, as a worker would have them.
+LIBRARY ?= .venv-library
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 TYPED := protocol client broker workers tests/typing
@@ -20,6 +22,7 @@ BREAK ?=
 help:
 	@echo "make demo [DEMO=--help]       the main job, shown: four agents, one model, two swaps"
 	@echo "make test                     every test but live, bench and long chaos"
+	@echo "make library                  pydantic-ai in a venv of its own, for its tests"
 	@echo "make check                    format, lint, import contracts, types"
 	@echo "make bench                    measure; ratios against the limit, in one run"
 	@echo "make conformance VECTORS=DIR  run a directory of reference vectors"
@@ -50,6 +53,17 @@ local: $(VENV)/.installed
 	  then touch $(VENV)/.local; \
 	  else echo "NOTE: the local model cannot be installed here; going on without it" >&2; fi; }
 
+# The same for the library: its tests run in a venv of their own, or say why they are skipped.
+.PHONY: library
+library: $(VENV)/.installed
+	@test $(LIBRARY)/.installed -nt pyproject.toml || { \
+	  echo "installing pydantic-ai and its SDKs into $(LIBRARY)"; \
+	  if $(PYTHON) -m venv --without-pip $(LIBRARY) \
+	    && $(PIP) --python $(LIBRARY)/bin/python install --no-compile -e '.[pydantic-ai]' \
+	      pytest pytest-asyncio hypothesis; \
+	  then touch $(LIBRARY)/.installed; \
+	  else echo "NOTE: pydantic-ai cannot be installed here; going on without it" >&2; fi; }
+
 $(VENV)/.bench: pyproject.toml $(VENV)/.installed
 	@echo "installing what the benchmark compares with"
 	@$(PIP) install -e '.[bench]'
@@ -60,8 +74,10 @@ $(VENV)/.bench: pyproject.toml $(VENV)/.installed
 demo: local
 	@$(BIN)/python -m demo $(DEMO)
 
-test: local
+test: local library
 	@$(BIN)/python -m pytest -q
+	@test ! -e $(LIBRARY)/.installed || $(LIBRARY)/bin/python -m pytest -q -k ydantic \
+	  tests/contract tests/integration/test_pydantic_ai.py
 
 check: $(VENV)/.installed
 	@$(BIN)/ruff format --check --quiet .
@@ -92,4 +108,4 @@ coverage: $(VENV)/.installed
 	  tests/unit tests/property
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage
+	rm -rf $(VENV) $(LIBRARY) .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage

@@ -80,5 +80,7 @@ def _reported(raised: Exception, exchange: Exchange) -> LlmFailure:
 
 
 def _unreadable(what: str, exchange: Exchange) -> LlmFailure:
-    text = f"the response could not be read: {what}"
-    return LlmFailure(text, Code.MALFORMED_RESPONSE, request_id=exchange.request_id)
+    text, code = f"the response could not be read: {what}", Code.MALFORMED_RESPONSE
+    if exchange.has_ended and not exchange.head.strip():
+        text, code = "the provider answered without a body", Code.STREAM_CLOSED
+    return cut_short(LlmFailure(text, code, request_id=exchange.request_id), exchange)
