@@ -39,6 +39,7 @@ from trunkline_broker.key_files import KeyFileError
 from trunkline_broker.lane import Lane
 from trunkline_broker.locks import BrokerRunning, take_lock
 from trunkline_broker.measured.measures import Measures
+from trunkline_broker.measured.measures import Measures
 from trunkline_broker.paths import RunDirError, ipc
 from trunkline_broker.processes import Processes, alive
 from trunkline_broker.receivers import ClientReceiver, WorkerReceiver
@@ -126,6 +127,10 @@ class Daemon:
         """Open the metrics page, if it is wanted; nothing waits for it."""
         await self._measures.open(self.status)
 
+    async def open_metrics(self) -> None:
+        """Open the metrics page, if it is wanted; nothing waits for it."""
+        await self._measures.open(self.status)
+
     async def until_finished(self) -> int:
         """Wait for the end; return the exit status."""
         return await self._finished
@@ -140,6 +145,8 @@ class Daemon:
         paths = self._settings.paths
         raise_open_files_limit()
         hints = alive(read_hints(paths.hints))
+        self._measures = Measures(self._settings, self._telemetry.log)
+        self._cleanup.callback(self._measures.close)
         self._measures = Measures(self._settings, self._telemetry.log)
         self._cleanup.callback(self._measures.close)
         self._loop.set_exception_handler(self._on_loop_error)
@@ -329,6 +336,7 @@ class Daemon:
             "config": str(self._settings.source or ""),
             "runDir": str(paths.root),
             "counters": counters,
+            "measures": self._measures.figures(),
             "measures": self._measures.figures(),
             "processes": self._processes.figures(),
             "connections": {

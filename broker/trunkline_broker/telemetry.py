@@ -8,7 +8,6 @@ longer fits in the queue is counted, and said with the next line that can be wri
 from __future__ import annotations
 
 import json
-import logging
 import os
 import queue
 import threading
@@ -17,11 +16,12 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
-from trunkline_broker.core.effects import AttemptEnded, NoteLoad
+import structlog
+from structlog.typing import EventDict, FilteringBoundLogger
 
 _QUEUE_LINES: Final = 2000
 _FLUSH_S: Final = 1.0  # how long the end of the broker waits for the last lines
-_FIELDS: Final = "fields"
+_RESERVED: Final = frozenset({"event", "exc_info", "exception", "stack_info"})
 
 LogFormat = Literal["json", "pretty"]
 
@@ -71,28 +71,43 @@ class LineWriter:
             return False  # disk full, terminal gone: counted by the caller
 
 
-class _Formatter(logging.Formatter):
-    """Whole facts for files and programs; on a terminal only what tells one line from the next."""
+class _JsonLines:
+    """The last processor for programs: one object per line, time, level and event first."""
 
-    def __init__(self, style: LogFormat, *, is_terminal: bool) -> None:
-        super().__init__()
-        self._is_json = style == "json"
+    def __call__(self, _logger: object, level: str, entry: EventDict) -> str:
+        head = {"at": _now().isoformat(timespec="milliseconds"), "level": level}
+        head["event"] = _with_traceback(entry)
+        return json.dumps({**head, **entry}, default=str)
+
+
+class _PrettyLines:
+    """The last processor for people.
+
+    Whole facts for files; on a terminal only what tells one line from the next.
+    """
+
+    def __init__(self, *, is_terminal: bool) -> None:
         self._is_terminal = is_terminal
 
-    def format(self, record: logging.LogRecord) -> str:
-        at = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        fields: Mapping[str, Any] = record.__dict__.get(_FIELDS, {})
-        text = record.getMessage()
-        if record.exc_info:
-            text = f"{text}\n{self.formatException(record.exc_info)}"
-        if self._is_json:
-            head = {"at": at, "level": record.levelname.lower(), "event": text}
-            return json.dumps(head | dict(fields), default=str)
+    def __call__(self, _logger: object, level: str, entry: EventDict) -> str:
+        at = _now().isoformat(timespec="milliseconds")
+        text = _with_traceback(entry)
         if self._is_terminal:
             at = at[11:19]  # in UTC like every other time
-            fields = {key: value for key, value in fields.items() if key != "generation"}
-        tail = " ".join(f"{key}={_shown(value)}" for key, value in fields.items())
-        return f"{at} {record.levelname.lower():7} {text} {tail}".rstrip()
+            entry.pop("generation", None)
+        tail = " ".join(f"{key}={_shown(value)}" for key, value in entry.items())
+        return f"{at} {level:7} {text} {tail}".rstrip()
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _with_traceback(entry: EventDict) -> str:
+    """Take the event out of an entry, with the traceback that `format_exc_info` has put there."""
+    text = str(entry.pop("event"))
+    traceback = entry.pop("exception", None)
+    return f"{text}\n{traceback}" if traceback else text
 
 
 def _shown(value: object) -> str:
@@ -101,13 +116,17 @@ def _shown(value: object) -> str:
     return text if text.isprintable() and not set(text) & set(' ="') else json.dumps(text)
 
 
-class _LineHandler(logging.Handler):
+class _Sink:
+    """What structlog writes to: every level is the same line writer."""
+
     def __init__(self, writer: LineWriter) -> None:
-        super().__init__()
         self._writer = writer
 
-    def emit(self, record: logging.LogRecord) -> None:
-        self._writer.put(self.format(record).encode("utf-8", "replace"))
+    def msg(self, message: str) -> None:
+        """Take a line."""
+        self._writer.put(message.encode("utf-8", "replace"))
+
+    debug = info = warning = error = msg
 
 
 class Telemetry:
@@ -116,12 +135,14 @@ class Telemetry:
     def __init__(self, fd: int, style: LogFormat, level: str) -> None:
         self.counters: Counter[str] = Counter()
         self._writer = LineWriter(fd)
-        self._handler = _LineHandler(self._writer)
-        self._handler.setFormatter(_Formatter(style, is_terminal=os.isatty(fd)))
-        self._logger = logging.getLogger("trunkline.broker")
-        self._logger.setLevel(level.upper())
-        self._logger.propagate = False
-        self._logger.addHandler(self._handler)
+        last = _JsonLines() if style == "json" else _PrettyLines(is_terminal=os.isatty(fd))
+        self._logger: FilteringBoundLogger = structlog.wrap_logger(
+            _Sink(self._writer),
+            processors=[structlog.processors.format_exc_info, last],
+            wrapper_class=structlog.make_filtering_bound_logger(level),
+            context_class=dict,
+            cache_logger_on_first_use=True,
+        ).bind()
 
     @property
     def lines_lost(self) -> int:
@@ -130,24 +151,22 @@ class Telemetry:
 
     def log(self, level: str, event: str, fields: Mapping[str, Any] | None = None) -> None:
         """Write one line; never the text of a prompt or answer, a key or a header."""
-        number = logging.getLevelNamesMapping()[level.upper()]
-        self._logger.log(number, event, extra={_FIELDS: fields or {}})
+        write = getattr(self._logger, level)
+        write(event, **_kept(fields or {}))
 
     def crash(self, event: str, error: BaseException) -> None:
         """Write an error with its traceback."""
-        self._logger.error(event, exc_info=error, extra={_FIELDS: {}})
+        self._logger.error(event, exc_info=error)
 
     def count(self, name: str, amount: int = 1) -> None:
         """Add to a counter."""
         self.counters[name] += amount
 
-    def on_attempt(self, ended: AttemptEnded) -> None:
-        """Take note of an attempt that is over."""
-
-    def on_load(self, note: NoteLoad) -> None:
-        """Take note of what a worker measured."""
-
     def close(self) -> None:
         """Write what was taken, for at most two seconds."""
-        self._logger.removeHandler(self._handler)
         self._writer.close()
+
+
+def _kept(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return fields under names that mean nothing else to structlog."""
+    return {f"{key}_" if key in _RESERVED else key: value for key, value in fields.items()}

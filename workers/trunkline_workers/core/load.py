@@ -14,10 +14,11 @@ MAX_ROUTES: Final = 256  # routes are few; a bound all the same, as they come fr
 class _RouteLoad:
     """Totals of one route since the process began."""
 
-    __slots__ = ("calls", "chunks", "failed", "gaps", "tokens", "ttft")
+    __slots__ = ("calls", "chunks", "failed", "gaps", "gaps_s", "tokens", "ttft", "ttft_s")
 
     def __init__(self) -> None:
         self.calls = self.chunks = self.tokens = self.failed = 0
+        self.ttft_s = self.gaps_s = 0.0
         self.ttft = [0] * (len(BUCKETS_MS) + 1)
         self.gaps = [0] * (len(BUCKETS_MS) + 1)
 
@@ -28,7 +29,9 @@ class _RouteLoad:
             "chunks": self.chunks,
             "tokens": self.tokens,
             "ttft": self.ttft,
+            "ttftS": round(self.ttft_s, 6),
             "gaps": self.gaps,
+            "gapsS": round(self.gaps_s, 6),
         }
 
 
@@ -48,9 +51,13 @@ class CallMeter:
         route = self._route
         route.chunks += count
         if self._last_s is None:
-            route.ttft[_bucket(now_s - self._started_s)] += 1
+            waited_s = now_s - self._started_s
+            route.ttft[_bucket(waited_s)] += 1
+            route.ttft_s += waited_s
         else:
-            route.gaps[_bucket(now_s - self._last_s)] += 1
+            waited_s = now_s - self._last_s
+            route.gaps[_bucket(waited_s)] += 1
+            route.gaps_s += waited_s
         self._last_s = now_s
 
     def on_finish(self, tokens: int, *, is_failure: bool) -> None:

@@ -1,0 +1,1 @@
+"""What the broker measures and keeps: tallies, metrics, usage ledger, spans; no waiting."""

@@ -1,0 +1,149 @@
+"""Where what the core tells of attempts goes: tallies, ledger, spans, log, metrics page.
+
+What can't be had (a package, a port, a file) is said in the log and in the status, and the broker
+works without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from trunkline_broker.config import Settings
+from trunkline_broker.core.effects import AttemptEnded, NoteLoad
+from trunkline_broker.measured.ledger_writer import LedgerWriter
+from trunkline_broker.measured.metrics_server import MetricsServer, snapshot_taker
+from trunkline_broker.measured.tallies import Tallies
+
+if TYPE_CHECKING:
+    from trunkline_broker.measured.spans import CallSpans
+
+Log = Callable[[str, str, Mapping[str, Any]], None]
+_LEVELS = {"ended": "info", "cancelled": "info", "retried": "warning", "failed": "warning"}
+
+
+class Measures:
+    """Everything that is measured in one broker.
+
+    Args:
+        settings: what is wanted.
+        log: writes a line (level, event, fields), from any thread.
+    """
+
+    def __init__(self, settings: Settings, log: Log) -> None:
+        broker = settings.broker
+        self._log = log
+        self._logs_all = broker.log_calls == "all"
+        self._address = broker.metrics
+        self._server: MetricsServer | None = None
+        self._listening = ""
+        self.tallies = Tallies()
+        self._ledger = (
+            LedgerWriter(settings.usage_file, broker.usage_days, broker.usage_mib, log)
+            if broker.usage
+            else None
+        )
+        self._spans = _call_spans(broker.traces, log)
+
+    async def open(self, status: Callable[[], Mapping[str, Any]]) -> None:
+        """Open the metrics page, if it is wanted.
+
+        Args:
+            status: returns the status document.
+        """
+        if not self._address:
+            return
+        try:
+            self._server = MetricsServer(snapshot_taker(self.tallies, status))
+            self._listening = await self._server.start(self._address)
+        except ImportError:
+            self._without("metrics", "prometheus_client is not installed: trunkline[metrics]")
+        except (OSError, OverflowError) as exc:  # in use, no such host, or no port
+            self._without("metrics", f"{self._address}: {exc}")
+        else:
+            self._log("info", "metrics", {"url": f"http://{self._listening}/metrics"})
+
+    def close(self) -> None:
+        """Write and send what waits, for some seconds at most."""
+        if self._server is not None:
+            self._server.close()
+        if self._ledger is not None:
+            self._ledger.close()
+        if self._spans is not None:
+            self._spans.close()
+
+    def on_attempt(self, ended: AttemptEnded) -> None:
+        """Take an attempt that is over."""
+        self.tallies.on_attempt(ended)
+        if self._ledger is not None:
+            self._ledger.put(ended)
+        if self._spans is not None:
+            self._spans.on_attempt(ended)
+        if self._logs_all or ended.kind == "error":
+            level = "warning" if ended.kind == "error" else _LEVELS[ended.outcome]
+            self._log(level, "attempt_over", attempt_fields(ended))
+
+    def on_load(self, note: NoteLoad) -> None:
+        """Take what a worker measured."""
+        self.tallies.on_load(note)
+
+    def figures(self) -> dict[str, object]:
+        """Return what the status document says of all this."""
+        found: dict[str, object] = {}
+        if self._ledger is not None:
+            found["ledger"] = self._ledger.figures()
+        if self._listening:
+            found["metrics"] = f"http://{self._listening}/metrics"
+        if self._spans is not None:
+            exporter = self._spans.exporter
+            found["traces"] = {"sent": exporter.sent, "lost": exporter.lost}
+        return found
+
+    def _without(self, what: str, reason: str) -> None:
+        self._log("error", f"{what}_unavailable", {"reason": reason})
+
+
+def attempt_fields(ended: AttemptEnded) -> dict[str, object]:
+    """Return what the log says of an attempt: names and numbers.
+
+    A provider's own words may quote the request, so only the broker's own are said.
+    """
+    figures = ended.figures or {}
+    usage = ended.usage or {}
+    fields: dict[str, object] = {
+        "call": ended.call.hex(),
+        "attempt": ended.attempt,
+        "outcome": ended.outcome,
+        "finish": ended.kind,
+        "code": ended.code,
+        "client": ended.client,
+        "provider": ended.provider,
+        "model": ended.model,
+        "worker": f"{ended.pool}/{ended.slot}" if ended.pool else "",
+        "pid": ended.pid,
+        "request_id": figures.get("requestId"),
+        "wait_ms": _ms(ended.waited_s),
+        "ms": _ms(ended.lasted_s),
+        "ttft_ms": figures.get("ttftMs"),
+        "chunks": figures.get("chunks"),
+        "tokens_in": usage.get("inputTokens"),
+        "tokens_out": usage.get("outputTokens"),
+        "why": ended.message if ended.outcome == "failed" else "",
+    }
+    return {key: value for key, value in fields.items() if value not in {None, ""}}
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else round(seconds * 1000, 1)
+
+
+def _call_spans(endpoint: str, log: Log) -> CallSpans | None:
+    if not endpoint:
+        return None
+    try:
+        from trunkline_broker.measured.spans import CallSpans
+    except ImportError:
+        reason = "OpenTelemetry is not installed: trunkline[traces]"
+        log("error", "traces_unavailable", {"reason": reason})
+        return None
+    return CallSpans(endpoint, log)
