@@ -510,6 +510,16 @@ def test_up_in_the_foreground_ends_with_ctrl_c() -> None:
             assert process.wait(30 * SLOW) == 0
 
 
+@pytest.mark.parametrize("arguments", [["up"], ["up", "--detach"], ["down"]])
+def test_a_run_directory_that_is_none(tmp_path: Path, arguments: list[str]) -> None:
+    """One line, never a traceback."""
+    (tmp_path / "file").touch()
+    done = trunkline(*arguments, environ=variables(TRUNKLINE_RUN_DIR=str(tmp_path / "file")))
+    assert done.returncode == ExitCode.FAILED
+    assert len(done.stderr.splitlines()) == 1
+    assert "Not a directory" in done.stderr
+
+
 def test_a_broker_that_cannot_start_is_shown(tmp_path: Path) -> None:
     """The last lines of its log are, and the command fails."""
     run_dir = tmp_path / ("long" * 30)

@@ -99,7 +99,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _ended(str(exc), exc.code)
     except LlmError as exc:
         return _ended(f"{exc} ({exc.code})", ExitCode.FAILED)
-    except TrunklineError as exc:
+    except (TrunklineError, OSError) as exc:  # of the system: no permission, no room, no directory
         return _ended(str(exc), ExitCode.FAILED)
     return ExitCode.OK
 
