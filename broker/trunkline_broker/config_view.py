@@ -21,6 +21,7 @@ from trunkline_broker.config import (
     ClientSection,
     Document,
     Settings,
+    WorkerSection,
 )
 from trunkline_broker.core.specs import PoolSpec, RestartSpec
 
@@ -132,7 +133,7 @@ def schema() -> dict[str, Any]:
     texts = {
         "BrokerSection": descriptions(BrokerSection),
         "ClientSection": descriptions(ClientSection),
-        "WorkerSection": descriptions(PoolSpec),
+        "WorkerSection": descriptions(PoolSpec) | descriptions(WorkerSection),
         "RestartSection": descriptions(RestartSpec),
     }
     for name, described in texts.items():

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from trunkline_broker.config import has_local_model
+from trunkline_broker.onboarding import has_local_model
 
 from tests.support.processes import is_alive
 from tests.support.timing import SLOW, until

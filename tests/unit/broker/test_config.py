@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 import pytest
-from trunkline_broker.config import builtin, load
+from trunkline_broker.config import load
 from trunkline_broker.config_errors import ConfigError, line_of
 
 ENVIRON = {"HOME": "/nowhere", "TRUNKLINE_RUN_DIR": "/tmp/run"}  # noqa: S108  # never created
@@ -206,10 +206,12 @@ def test_a_wrong_override_names_the_variable(tmp_path: Path) -> None:
     assert error.line is None
 
 
-def test_built_in_configuration_has_one_pool() -> None:
-    """The local model where it is installed, else the scripted adapter."""
-    (name,) = builtin()["worker"]
-    assert name in {"local", "scripted"}
+def test_keys_of_the_environment_make_the_built_in_configuration(tmp_path: Path) -> None:
+    """Without a file each known provider whose key is there is served."""
+    home = {**ENVIRON, "HOME": str(tmp_path), "GROQ_API_KEY": "k"}
+    settings = load(None, home)
+    assert settings.source is None
+    assert settings.workers["groq"].env == ("GROQ_API_KEY",)
 
 
 def test_settings_are_frozen_and_do_not_show_the_environment(tmp_path: Path) -> None:
