@@ -14,10 +14,11 @@ VECTORS ?=
 CASES ?=
 DEMO ?=
 SEED ?= 0
+FRAMES ?= 1000000
 BREAK ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench conformance field chaos coverage clean
+.PHONY: help demo test check format bench conformance field fuzz chaos coverage clean
 
 help:
 	@echo "make demo [DEMO=--help]       the main job, shown: four agents, one model, two swaps"
@@ -28,6 +29,7 @@ help:
 	@echo "make conformance VECTORS=DIR  run a directory of reference vectors"
 	@echo "make field CASES=FILE         run a file of field cases"
 	@echo "make chaos SEED=n [BREAK=r]   injected faults, from a seed; without rule r it must fail"
+	@echo "make fuzz [FRAMES=n SEED=n]    hostile frames on every socket of a broker"
 	@echo "make coverage                 branch coverage of the protocol and the cores"
 
 # --- set-up ---------------------------------------------------------------------------------
@@ -99,6 +101,9 @@ conformance: $(VENV)/.installed
 field: $(VENV)/.installed
 	@test -n "$(CASES)" || { echo "usage: make field CASES=FILE" >&2; exit 2; }
 	@$(BIN)/python -m tests.field "$(CASES)"
+
+fuzz: $(VENV)/.installed
+	@$(BIN)/python -m tests.fuzz --frames $(FRAMES) --seed $(SEED)
 
 chaos: $(VENV)/.installed
 	@$(BIN)/python -m tests.chaos --seed $(SEED) --break "$(BREAK)"

@@ -1,0 +1,1 @@
+"""Hostile frames against a real broker, from a seed."""
