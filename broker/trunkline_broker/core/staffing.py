@@ -31,7 +31,12 @@ class Staffing:
         self._endings = endings
 
     def fill(self, pool: Pool, now_s: float, taken: Collection[tuple[PoolName, int]] = ()) -> None:
-        """Start a worker in every configured slot that has none, is not down and not taken."""
+        """Start a worker in every configured slot that has none, is not down and not taken.
+
+        None at all while the broker stops: it would have to wait for their end.
+        """
+        if self._hub.is_draining:
+            return
         for number in range(pool.spec.replicas):
             slot = pool.slot(number)
             is_leaving = self._hub.workers.get(slot.suspended) is not None
@@ -222,6 +227,8 @@ class Staffing:
         pool = self._hub.pools.get(name)
         if pool is None or number not in pool.slots:
             raise AssertionError("removing a slot clears its restart")
+        if self._hub.is_draining:
+            return  # the broker waits for the end of every worker; it must not start another
         slot = pool.slots[number]
         slot.restarts += 1
         slot.coming = self.spawn(pool, slot, now_s).generation

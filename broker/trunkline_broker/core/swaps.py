@@ -148,6 +148,9 @@ class Swaps:
             self._trim(swap.pool, now_s)
             self._finish(swap, swap.why_back and f"{swap.why_back}\n(all slots are set back)")
             return
+        if self._hub.is_draining:
+            self._finish(swap, swap.why_back or "the broker is stopping")
+            return
         slot: Slot = swap.pool.slot(swap.left.pop(0))
         slot.revive()
         worker = self._staffing.spawn(swap.pool, slot, now_s, is_standby=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trunkline_broker.core.events import StopRequested
+from trunkline_broker.core.events import ConfigReplaced, StopRequested
 from trunkline_protocol import frames
 
 from tests.support.broker_rig import NORMAL, Rig, RigClient, RigWorker, a_pool, done, only
@@ -108,4 +108,28 @@ def test_a_worker_that_dies_during_the_drain_is_not_replaced() -> None:
     rig.tell(StopRequested(drain_s=100.0))
     worker.exit()
     assert client.failure()["code"] == "TRANSPORT"
+    assert rig.has_exited()
+
+
+def test_a_stopping_broker_starts_no_worker() -> None:
+    """Neither for a slot that waits to be restarted, nor after settling, reload or swap."""
+    rig = Rig(a_pool("p", replicas=2), a_pool("q"))
+    first, second, other = [rig.a_worker(spawn=spawn) for spawn in rig.spawned()]
+    client = rig.a_client()
+    opened = client.open()
+    client.query("swap", {"pool": "p"})
+    new = rig.spawn(only(rig.spawned()))
+    other.exit()
+    rig.tell(StopRequested(drain_s=10.0))
+    new.register()
+    new.ready("p")
+    assert client.answer()["code"] == "SWAP_FAILED"
+    assert "stopping" in client.answer()["message"]
+    rig.live(1.0, first, second, new)
+    rig.tell(ConfigReplaced((*rig.spec.pools, a_pool("z"))))
+    assert rig.spawned() == []
+    first.end(opened)
+    client.say(done(opened))
+    for worker in (first, second, new):
+        worker.exit("status 0")
     assert rig.has_exited()
