@@ -119,9 +119,13 @@ async def test_a_stream_recovers_only_before_its_first_chunk(
     llm: LlmRuntime, control: Control
 ) -> None:
     """A chunk that was delivered is never taken back."""
-    register(control, failing(), failing(chunks=BEGUN))
+    register(control, failing(), {**failing(chunks=BEGUN), "waitAt": "next"})
     stream = llm.stream(**ASK, recovery="policy")
-    texts = [chunk.text async for chunk in stream if isinstance(chunk, TextDelta)]
+    texts: list[str] = []
+    async for chunk in stream:
+        if isinstance(chunk, TextDelta):
+            texts.append(chunk.text)
+            control.ask("one", "go", adapter="a")
     assert (texts, stream.attempts) == (["half"], 2)
     assert stream.finish is not None
     assert stream.finish.failure is not None

@@ -45,6 +45,7 @@ class DoubleAdapter(LlmAdapter):
         infos: provider info by route, as raw maps that may be wrong.
         seen: requests that reached `stream`.
         notes: what happened, such as a cancelled query.
+        go: lets go on what waits at `waitAt`.
     """
 
     def __init__(self, name: str) -> None:
@@ -53,6 +54,7 @@ class DoubleAdapter(LlmAdapter):
         self.infos: dict[str, Mapping[str, Any]] = {}
         self.seen: list[GenerateOptions] = []
         self.notes: list[str] = []
+        self.go = asyncio.Event()
 
     def provider_info(self, provider: str) -> LlmProviderInfo:
         raw = self.infos.get(provider)
@@ -85,6 +87,8 @@ class DoubleAdapter(LlmAdapter):
                 if "thrown" in plan:
                     raise _raised(plan) from None
                 raise
+        if plan.get("waitAt") == place:
+            await self.go.wait()
         if plan.get("dieAt") == place:
             os.kill(os.getpid(), signal.SIGKILL)
         if plan.get("failAt") == place:
@@ -137,6 +141,7 @@ class Commands:
             "dispose": self._dispose,
             "plan": self._plan,
             "seen": self._seen,
+            "go": self._go,
             "drafts": self._seen_drafts,
             "mutate": self._mutate,
             "reset": self._reset,
@@ -189,6 +194,9 @@ class Commands:
     async def _seen(self, command: Mapping[str, Any]) -> object:
         adapter = self._adapter(command["adapter"])
         return {"requests": [each.to_dict() for each in adapter.seen], "notes": adapter.notes}
+
+    async def _go(self, command: Mapping[str, Any]) -> None:
+        self._adapter(command["adapter"]).go.set()
 
     async def _seen_drafts(self, command: Mapping[str, Any]) -> object:
         return [draft.to_dict() for draft in self._drafts]
