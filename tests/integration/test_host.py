@@ -448,3 +448,25 @@ async def test_a_broken_invariant_of_our_own_ends_the_process(
         with pytest.raises(AssertionError, match="ours"):
             await running
         broker.close()
+
+
+async def test_what_an_adapter_prints_is_in_the_log_without_the_key(tmp_path: Path) -> None:
+    """Prints and tracebacks alike; the key is in the options."""
+    code = tmp_path / "talker.py"
+    code.write_text(
+        "import sys\n"
+        "from trunkline_workers.adapters.scripted.adapter import ScriptedAdapter\n"
+        "class Talker(ScriptedAdapter):\n"
+        "    @classmethod\n"
+        "    def create(cls, context):\n"
+        "        print('using', context.options['apiKey'])\n"
+        "        sys.stderr.write('half of ' + context.options['apiKey'][:20] + '\\n')\n"
+        "        raise RuntimeError('bad key ' + context.options['apiKey'])\n"
+    )
+    key = "abcd-wholly-secret-key-0123456789"
+    async with a_worker(greet=False, adapter=f"{code}:Talker", options={"apiKey": key}) as worker:
+        assert await worker.exited() != 0
+        assert "using [redacted]" in worker.output
+        assert "half of [redacted]" in worker.output
+        assert "RuntimeError: bad key [redacted]" in worker.output
+        assert "secret-key" not in worker.output

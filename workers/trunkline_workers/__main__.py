@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from collections.abc import Sequence
 
 from trunkline_workers.boot import BootError, read_boot
+from trunkline_workers.boundary import redactor
 from trunkline_workers.core.link import EXIT_CONFIG
 from trunkline_workers.host import Host, run_host
 from trunkline_workers.loader import load_entry
+from trunkline_workers.output import clean_output
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run a worker; returns its exit code (0, or 2 to 4 as in `core.link`)."""
+    # Its memory holds keys of providers: a crash must not write them to a disk.
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     try:
         boot = read_boot(arguments)
     except BootError as exc:
         return _refuse(str(exc))
+    clean_output(redactor(os.environ, boot.options))
     try:
         host = Host(boot, load_entry(boot.adapter), dict(os.environ))
     except (ValueError, ImportError) as exc:

@@ -1,0 +1,49 @@
+"""What a worker prints, without its secrets."""
+
+from __future__ import annotations
+
+import io
+
+from trunkline_workers.output import MAX_LINE_CHARS, CleanText
+
+
+def a_stream() -> tuple[CleanText, io.StringIO]:
+    sink = io.StringIO()
+    return CleanText(sink, lambda text: text.replace("secret", "[redacted]")), sink
+
+
+def test_whole_lines_are_cleaned_and_written_at_once() -> None:
+    """Also if a secret comes in two halves."""
+    stream, sink = a_stream()
+    print("the sec", end="", file=stream)
+    assert sink.getvalue() == ""
+    print("ret is out", file=stream)
+    assert sink.getvalue() == "the [redacted] is out\n"
+    print("a\nb\nsecret", end="", file=stream, flush=True)
+    assert sink.getvalue().endswith("out\na\nb\n")
+    stream.finish()
+    stream.finish()
+    assert sink.getvalue().endswith("b\n[redacted]")
+
+
+def test_a_line_without_end_is_written_in_parts() -> None:
+    """It takes no memory without end."""
+    stream, sink = a_stream()
+    stream.write("x" * (MAX_LINE_CHARS + 1))
+    assert len(sink.getvalue()) == MAX_LINE_CHARS + 1
+
+
+def test_a_log_that_can_not_be_written_ends_nothing() -> None:
+    """A full disk, or a stream that is closed already."""
+
+    class Full(io.StringIO):
+        def write(self, text: str, /) -> int:
+            raise OSError(28, "No space left on device")
+
+    stream = CleanText(Full(), str)
+    assert stream.writable()
+    assert not stream.isatty()
+    assert stream.write("lost\n") == 5
+    closed = io.StringIO()
+    closed.close()
+    assert CleanText(closed, str).write("lost\n") == 5

@@ -1,0 +1,66 @@
+"""What this process prints goes to its log without its secrets: a text stream in front of stderr.
+
+It sees Python's writing only; what a C library prints by itself passes. Whole lines are cleaned,
+since a secret may be written in two halves.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import io
+import sys
+from collections.abc import Callable
+from typing import Final, TextIO
+
+MAX_LINE_CHARS: Final = 64 * 1024  # a longer one is written in parts
+
+
+class CleanText(io.TextIOBase):
+    """Writes whole lines to `sink` after `clean`; a full disk or a closed sink loses them."""
+
+    def __init__(self, sink: TextIO, clean: Callable[[str], str]) -> None:
+        self._sink = sink
+        self._clean = clean
+        self._rest = ""
+
+    def writable(self) -> bool:
+        """Tell `print` and others that this can be written to."""
+        return True
+
+    def fileno(self) -> int:
+        """Return the descriptor below, for `faulthandler` and for children."""
+        return self._sink.fileno()
+
+    def isatty(self) -> bool:
+        """Tell whether a terminal is below."""
+        return self._sink.isatty()
+
+    def write(self, text: str, /) -> int:
+        """Take text; lines that are complete are written at once."""
+        *lines, self._rest = (self._rest + text).split("\n")
+        if lines:
+            self._pass_on("".join(f"{line}\n" for line in lines))
+        if len(self._rest) > MAX_LINE_CHARS:
+            self.finish()
+        return len(text)
+
+    def finish(self) -> None:
+        """Write what waits for the end of its line."""
+        rest, self._rest = self._rest, ""
+        if rest:
+            self._pass_on(rest)
+
+    def _pass_on(self, text: str) -> None:
+        # A log that can't be written (full disk, closed at the end) must not end the worker.
+        with contextlib.suppress(OSError, ValueError):
+            self._sink.write(self._clean(text))
+            self._sink.flush()
+
+
+def clean_output(clean: Callable[[str], str]) -> None:
+    """Have everything that this process prints from now on cleaned, also tracebacks."""
+    for name in ("stdout", "stderr"):
+        stream = CleanText(getattr(sys, name), clean)
+        setattr(sys, name, stream)
+        atexit.register(stream.finish)
