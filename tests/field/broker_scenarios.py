@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 import trunkline
 from trunkline_protocol.chunks import Finish
+from trunkline_workers.core.load import BUCKETS_MS
 
 from tests.field.scenarios import CLOSE_LIMIT_S, SHORT, comes_true, problems
 from tests.field.ways import BrokerWay
-from tests.support.calls import a_request, text_event
+from tests.support.calls import a_request, text_event, until
 from tests.support.raw_http import Answer
 
 
@@ -105,7 +106,52 @@ async def _text_of(stream: trunkline.Stream) -> tuple[str, str | None]:
     return text, None if failure is None else failure.code
 
 
+async def buffering_is_seen(way: BrokerWay) -> list[str]:
+    """O08: an answer that was stored on its way shows in the worker's figures."""
+    texts = [text_event("x")] * 8
+    flowing = await _figures_of(way, Answer([*texts, *SHORT[1:]], interval_s=0.06))
+    gate = asyncio.Event()
+    asyncio.get_running_loop().call_later(0.06 * len(texts), gate.set)
+    stored = await _figures_of(way, Answer([b"".join((*texts, *SHORT[1:]))], gate=gate))
+    slow = next(at for at, bound_ms in enumerate(BUCKETS_MS) if bound_ms >= 50)
+    return problems(
+        (
+            (sum(flowing["gaps"][slow:]) >= 6, f"gaps of a paced answer: {flowing['gaps']}"),
+            (sum(flowing["ttft"][: slow + 2]) == 1, f"its first chunk: {flowing['ttft']}"),
+            (sum(stored["gaps"][slow:]) == 0, f"gaps of a stored answer: {stored['gaps']}"),
+            (sum(stored["ttft"][slow + 2 :]) == 1, f"its first chunk: {stored['ttft']}"),
+        )
+    )
+
+
+async def _figures_of(way: BrokerWay, answer: Answer) -> dict[str, list[int]]:
+    """Make a call; return what it added to the histograms of its route."""
+    before = _load(way)
+    way.server.serve(answer)
+    await way.runtime.generate(a_request(provider=way.still_route), recovery="none")
+    # All of it is in one of the next heartbeats: start, texts, end and finish.
+    await until(lambda: _load(way)["chunks"] >= before["chunks"] + 11)
+    after = _load(way)
+    return {
+        name: [new - old for new, old in zip(after[name], before[name], strict=True)]
+        for name in ("ttft", "gaps")
+    }
+
+
+def _load(way: BrokerWay) -> dict[str, Any]:
+    """Return the totals of the still route, as the status document has them."""
+    blank = [0] * (len(BUCKETS_MS) + 1)
+    nothing: dict[str, Any] = {"chunks": 0, "ttft": blank, "gaps": blank}
+    for pool in way.broker.status()["pools"]:
+        for slot in pool["slots"]:
+            found = (slot["load"].get("routes") or {}).get(way.still_route)
+            if found is not None:
+                return found
+    return nothing
+
+
 BROKER_SCENARIOS: Final[dict[str, Callable[[BrokerWay], Awaitable[list[str]]]]] = {
+    "O08": buffering_is_seen,
     "T04": cancelled_in_every_window,
     "T21": nothing_is_told_twice,
     "T23": cancelled_stream_stops_provider,

@@ -114,10 +114,13 @@ class BrokerWay:
         self.broker = broker
         self.server = server
         self.free_route = "free-0"  # no case of the file uses it
+        self.still_route = "still-0"  # only measurements use it
         self._routes = routes
 
     async def call(self, replay: Replay) -> tuple[Outcome, list[Exchange]]:
         """Make the call of a case; return what came out and what the provider saw."""
+        if self.broker.child is None or self.broker.child.poll() is not None:
+            raise RuntimeError("the broker has ended; see its log")
         start = time.monotonic()
         async with self.runtime.stream(_request(replay, self._routes[replay.name])) as stream:
             chunks = [chunk async for chunk in stream]
@@ -165,7 +168,7 @@ def _pools(url: str, replays: Sequence[Replay]) -> tuple[dict[str, str], dict[st
         pools[f"field{number}"] = (
             f"[worker.field{number}]\n"
             'adapter = "chat_completions"\n'
-            f"providers = {toml([*names.values(), f'free-{number}'])}\n"
+            f"providers = {toml([*names.values(), f'free-{number}', f'still-{number}'])}\n"
             f"env = {toml([KEY_NAME])}\n"
             f"options = {toml(options)}\n"
         )

@@ -64,7 +64,7 @@ bodies = st.lists(
         payloads.map(lambda value: b"data: " + json.dumps(value).encode()),
         st.just(b"data: [DONE]"),
         st.just(b": keep-alive"),
-        st.just(b"event: error"),
+        st.sampled_from((b"event: error", b"event: ping", b"data: data: [DONE]", b"data: {}{}")),
         st.binary(max_size=40),
         junk.map(lambda value: json.dumps(value).encode()),
     ),
