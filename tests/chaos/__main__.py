@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -88,6 +89,7 @@ def main() -> int:
     worlds = asked.worlds or (1 if asked.broken else WORLDS)
     os.environ.setdefault("PYTHONPATH", str(Path.cwd()))
     asked.out.unlink(missing_ok=True)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing is left running
     try:
         asyncio.run(run(asked.out, asked.seed, faults, strikes, worlds, asked.broken))
     except* (AssertionError, subprocess.TimeoutExpired) as group:
