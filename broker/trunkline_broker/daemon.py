@@ -54,6 +54,7 @@ EXIT_FAILED: Final = 1
 EXIT_RUNNING: Final = 4  # a live broker holds the run directory
 PULSE_S: Final = 0.5  # longest time between two ticks; so much of a standstill may go unnoticed
 TICK_DRAIN_FRAMES: Final = 2000  # most frames taken from a socket before a tick
+_TURN_FRAMES: Final = 64  # of them, before the other socket has its turn
 LOG_LIMIT_BYTES: Final = 8 * 1024 * 1024
 _LOG_CHECK_S: Final = 10.0
 _STDERR: Final = 2
@@ -158,12 +159,12 @@ class Daemon:
         door = Door.of(self._settings, self._telemetry)
         if door.guard is not None:
             self._cleanup.callback(ZapHandler(self._context, door.guard).close)
-        clients = ClientReceiver(self.report, self._telemetry.count)
+        clients = ClientReceiver(self.report, self._telemetry.count, self._flush)
         self._clients = Router(
             self._context, paths.control, Direction.CLIENT_TO_BROKER, clients, door.clients
         )
         self._cleanup.callback(self._clients.close)
-        workers = WorkerReceiver(self.report, self._telemetry.count)
+        workers = WorkerReceiver(self.report, self._telemetry.count, self._flush)
         self._workers = Router(
             self._context, paths.workers_control, Direction.WORKER_TO_BROKER, workers, door.workers
         )
@@ -263,13 +264,23 @@ class Daemon:
     def _on_timer(self) -> None:
         lateness_s = max(0.0, time.monotonic() - self._due_s)
         self._timer = None
+        # In turns: nobody waits for an answer while the other side's flood is taken.
+        for _ in range(TICK_DRAIN_FRAMES // _TURN_FRAMES):
+            is_empty = self._workers.drain(_TURN_FRAMES) < _TURN_FRAMES
+            self._clients.drain(_TURN_FRAMES)
+            if is_empty:
+                break
         for router in (self._workers, self._clients):
-            router.drain(TICK_DRAIN_FRAMES)
             router.look_again()
             router.drop_revoked()
         self._due_s = math.inf
         self._pulse_s = time.monotonic() + PULSE_S
         self.report(said.Ticked(lateness_s))
+
+    def _flush(self) -> None:
+        """Send what all that was drained has led to."""
+        self._clients.flush()
+        self._workers.flush()
 
     def _on_stray(self, count: int) -> None:
         self.report(said.StrayLaneFrames(count))

@@ -20,13 +20,23 @@ from trunkline_broker.core.events import (
 class _Receiver:
     side: Side
 
-    def __init__(self, report: Callable[[Event], None], count: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        report: Callable[[Event], None],
+        count: Callable[[str], None],
+        drained: Callable[[], None],
+    ) -> None:
         self._report = report
         self._count = count
+        self._drained = drained
 
     def on_count(self, name: str) -> None:
         """Count something that only the socket knows."""
         self._count(name)
+
+    def on_drained(self) -> None:
+        """Pass on that nothing more comes for now."""
+        self._drained()
 
     def on_rejected(self, peer: bytes, code: str, message: str) -> None:
         """Report bytes that are no frame."""

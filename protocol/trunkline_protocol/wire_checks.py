@@ -133,7 +133,7 @@ def lease_ids(value: object) -> tuple[ids.LeaseId, ...]:
     return tuple(lease_id(item) for item in _items(value))
 
 
-_SCALARS: Final = (str, int, float, bool, bytes, type(None))
+_SCALARS: Final = frozenset({str, int, float, bool, bytes, type(None)})
 
 
 def _plain(value: object, left: int) -> None:
@@ -144,7 +144,8 @@ def _plain(value: object, left: int) -> None:
         for key, item in cast("dict[object, object]", value).items():
             if type(key) is not str:
                 raise ValueError("a map with text keys")
-            _plain(item, left - 1)
+            if type(item) not in _SCALARS or not left:
+                _plain(item, left - 1)
     elif type(value) in (list, tuple):
         for item in cast("list[object]", value):
             _plain(item, left - 1)
@@ -200,5 +201,5 @@ class list_of(Generic[T]):  # noqa: N801  it reads as a function where it is use
     def _made(self, values: Sequence[object]) -> T:
         if len(values) < self._required:
             raise ValueError(f"a list of entries with {self._required} fields")
-        checked = [test(part) for test, part in zip(self._checks, values, strict=False)]
-        return self._entry(*checked)
+        # Longer entries are cut: the checks end the walk.
+        return self._entry(*[test(part) for test, part in zip(self._checks, values, strict=False)])

@@ -50,6 +50,9 @@ class Taken:
     def on_count(self, name: str) -> None:
         self.counts[name] += 1
 
+    def on_drained(self) -> None:
+        pass
+
 
 @contextmanager
 def a_router() -> Iterator[tuple[Router, Taken, Path]]:
@@ -175,6 +178,7 @@ def test_a_frame_to_a_peer_that_left_is_dropped_and_counted(loop: str) -> None:
                 await until_async(lambda: taken.frames)
             await until_async(lambda: taken.gone)
             router.send(taken.frames[0][0], frames.Who(Epoch(1)))
+            router.flush()
             assert taken.counts["control.peer_unreachable"] == 1
             await asyncio.sleep(0)
             assert len(taken.gone) == 1
@@ -203,6 +207,7 @@ def test_a_peer_that_does_not_read_loses_frames_and_nothing_else(loop: str) -> N
             await until_async(lambda: taken.gone)
             assert set(taken.gone) == {stuck}
             router.send(alive, frames.Who(Epoch(1)))
+            router.flush()
             assert other.poll(5000)
             # It reads at last, and speaks: it is taken as a new peer.
             while deaf.poll(100):
@@ -210,6 +215,7 @@ def test_a_peer_that_does_not_read_loses_frames_and_nothing_else(loop: str) -> N
             deaf.send_multipart(encode(frames.Probe(2)))
             await until_async(lambda: taken.frames[-1][1] == frames.Probe(2))
             router.send(taken.frames[-1][0], frames.Who(Epoch(2)))
+            router.flush()
             assert deaf.poll(5000)
 
     run_on(loop, job())
