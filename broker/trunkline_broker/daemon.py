@@ -39,14 +39,19 @@ from trunkline_broker.key_files import KeyFileError
 from trunkline_broker.lane import Lane
 from trunkline_broker.locks import BrokerRunning, take_lock
 from trunkline_broker.measured.measures import Measures
-from trunkline_broker.measured.measures import Measures
 from trunkline_broker.paths import RunDirError, ipc
 from trunkline_broker.processes import Processes, alive
 from trunkline_broker.receivers import ClientReceiver, WorkerReceiver
-from trunkline_broker.resources import raise_open_files_limit, usage, worker_rules
+from trunkline_broker.resources import (
+    forbid_core_dumps,
+    raise_open_files_limit,
+    usage,
+    worker_rules,
+)
 from trunkline_broker.router import Router
 from trunkline_broker.security import ZapHandler
 from trunkline_broker.sockets import Context
+from trunkline_broker.supervisor import Supervisor
 from trunkline_broker.telemetry import Telemetry
 
 EXIT_OK: Final = 0
@@ -76,6 +81,7 @@ def run(settings: Settings) -> int:
     except (RunDirError, OSError) as exc:
         _say(str(exc))
         return EXIT_FAILED
+    forbid_core_dumps()
     telemetry = Telemetry(_STDERR, settings.broker.log_format, settings.broker.log_level)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
@@ -128,10 +134,6 @@ class Daemon:
         """Open the metrics page, if it is wanted; nothing waits for it."""
         await self._measures.open(self.status)
 
-    async def open_metrics(self) -> None:
-        """Open the metrics page, if it is wanted; nothing waits for it."""
-        await self._measures.open(self.status)
-
     async def until_finished(self) -> int:
         """Wait for the end; return the exit status."""
         return await self._finished
@@ -148,9 +150,9 @@ class Daemon:
         hints = alive(read_hints(paths.hints))
         self._measures = Measures(self._settings, self._telemetry.log)
         self._cleanup.callback(self._measures.close)
-        self._measures = Measures(self._settings, self._telemetry.log)
-        self._cleanup.callback(self._measures.close)
         self._loop.set_exception_handler(self._on_loop_error)
+        self._supervisor = Supervisor(os.environ)
+        self._cleanup.callback(self._supervisor.close)
         for path in paths.sockets:
             path.unlink(missing_ok=True)  # left by a broker that was killed: we hold the lock
         self._context: Context = zmq.Context(io_threads=1)
@@ -192,6 +194,7 @@ class Daemon:
         source = self._settings.source
         facts["config"] = str(source) if source is not None else "built in"
         self._telemetry.log("info", "ready", facts)
+        self._supervisor.ready(self._settings.endpoint)
 
     def _watched_processes(self, hints: list[Hint]) -> Processes:
         broker = self._settings.broker
@@ -212,10 +215,14 @@ class Daemon:
         drain_s = self._settings.broker.drain_s
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             stop = said.StopRequested(restart=False, drain_s=drain_s)
-            self._loop.add_signal_handler(number, self.report, stop)
+            self._loop.add_signal_handler(number, self._on_stop_signal, stop)
             self._cleanup.callback(self._loop.remove_signal_handler, number)
         self._loop.add_signal_handler(signal.SIGUSR2, self.report, said.StopRequested(restart=True))
         self._cleanup.callback(self._loop.remove_signal_handler, signal.SIGUSR2)
+
+    def _on_stop_signal(self, stop: said.StopRequested) -> None:
+        self._supervisor.stopping()
+        self.report(stop)
 
     # --- events -----------------------------------------------------------------------------
 
@@ -275,6 +282,7 @@ class Daemon:
             router.drop_revoked()
         self._due_s = math.inf
         self._pulse_s = time.monotonic() + PULSE_S
+        self._supervisor.beat()
         self.report(said.Ticked(lateness_s))
 
     def _flush(self) -> None:
@@ -347,7 +355,6 @@ class Daemon:
             "config": str(self._settings.source or ""),
             "runDir": str(paths.root),
             "counters": counters,
-            "measures": self._measures.figures(),
             "measures": self._measures.figures(),
             "processes": self._processes.figures(),
             "connections": {

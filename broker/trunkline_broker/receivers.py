@@ -52,7 +52,7 @@ class ClientReceiver(_Receiver):
 
     side = Side.CLIENT
 
-    def on_frame(self, peer: bytes, frame: Frame, pid: int | None, user: str = "") -> None:
+    def on_frame(self, peer: bytes, frame: Frame, pid: int | None, user: str | None = None) -> None:
         """Report a frame; the codec lets only frames of clients through on this socket."""
         self._report(ClientFrameReceived(peer, cast("ClientFrame", frame), pid, user))
 
@@ -62,7 +62,6 @@ class WorkerReceiver(_Receiver):
 
     side = Side.WORKER
 
-    def on_frame(self, peer: bytes, frame: Frame, pid: int | None, user: str = "") -> None:
+    def on_frame(self, peer: bytes, frame: Frame, pid: int | None, user: str | None = None) -> None:
         """Report a frame; the codec lets only frames of workers through on this socket."""
-        del user  # every key of a worker may serve every pool
-        self._report(WorkerFrameReceived(peer, cast("WorkerFrame", frame), pid))
+        self._report(WorkerFrameReceived(peer, cast("WorkerFrame", frame), pid, user))

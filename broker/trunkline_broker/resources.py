@@ -38,6 +38,11 @@ def limit_process(pid: int, rules: tuple[ResourceRule, ...]) -> None:
             resource.prlimit(pid, rule.kind, (rule.value, rule.value))
 
 
+def forbid_core_dumps() -> None:
+    """Let a crash of this process, or of a worker it starts, leave no memory image with keys."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
 def raise_open_files_limit() -> None:
     """Allow this process what the system allows: a client is two connections."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

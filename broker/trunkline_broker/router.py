@@ -61,8 +61,12 @@ _SendPart = Callable[[bytes, int], object]
 class Receiver(Protocol):
     """Who takes what a router has found out."""
 
-    def on_frame(self, peer: bytes, frame: Frame, pid: int | None, user: str = "") -> None:
-        """Take a decoded frame; `pid` is the sender's if the kernel knows it, `user` its key's."""
+    def on_frame(self, peer: bytes, frame: Frame, pid: int | None, user: str | None = None) -> None:
+        """Take a decoded frame.
+
+        `pid` is the sender's if the kernel knows it; `user` is given for TCP alone: the name of the
+        key, or nothing.
+        """
         ...
 
     def on_rejected(self, peer: bytes, code: str, message: str) -> None:
@@ -87,7 +91,7 @@ class _Peer:
     fd: int
     pid: int | None
     user: str = ""  # `NAME:KEY` of a connection that was made with a key
-    name: str = ""  # of that key
+    name: str | None = None  # of that key, maybe empty; `None`: a local connection
 
 
 class Router:
@@ -228,7 +232,7 @@ class Router:
             return
         parts = self._parts(head)
         known = self._note(peer, fd, head)
-        if known.user and not self._admits(known.user):
+        if known.name is not None and not self._admits(known.user):
             self._to.on_count("control.key_revoked")
             self._forget(peer)
             return
@@ -237,10 +241,10 @@ class Router:
         except RemoteProtocolError as exc:
             self._to.on_rejected(peer, exc.code, str(exc))
         else:
-            if known.user:
-                self._to.on_frame(peer, frame, known.pid, known.name)
-            else:
+            if known.name is None:
                 self._to.on_frame(peer, frame, known.pid)
+            else:
+                self._to.on_frame(peer, frame, known.pid, known.name)
 
     def _parts(self, head: zmq.Frame) -> list[bytes]:
         """Read the parts behind the routing id; those beyond what a frame may have are dropped."""
@@ -262,21 +266,22 @@ class Router:
         if self._list_version != self._guard.allowed.version:
             self._list_version = self._guard.allowed.version
             for peer, known in list(self._peers.items()):
-                if known.user and not self._admits(known.user):
+                if known.name is not None and not self._admits(known.user):
                     self._forget(peer)
 
     def _admits(self, user: str) -> bool:
         tcp = self._tcp
-        return tcp is not None and tcp.guard is not None and tcp.guard.admits(tcp.kind, user)
+        return tcp is not None and (tcp.guard is None or tcp.guard.admits(tcp.kind, user))
 
     def _note(self, peer: bytes, fd: int, head: zmq.Frame) -> _Peer:
         known = self._peers.get(peer)
         if known is not None and known.fd == fd:
             return known
         self._read_monitor()
-        known = _Peer(fd, _pid_of(fd))
-        if self._guard is not None and known.pid is None:
-            known.user = _user_of(head)
+        is_local, pid = _other_end(fd)
+        known = _Peer(fd, pid)
+        if not is_local and self._tcp is not None:
+            known.user = _user_of(head) if self._guard is not None else ""
             known.name = known.user.partition(":")[0]
         self._peers[peer] = known
         self._by_fd.setdefault(fd, set()).add(peer)
@@ -352,12 +357,17 @@ def _monitored(context: Context, router: Socket) -> Socket:
     return monitor
 
 
-def _pid_of(fd: int) -> int | None:
-    """Return the pid at the other end of a local connection; `None` for TCP and closed ones."""
+def _other_end(fd: int) -> tuple[bool, int | None]:
+    """Tell whether a connection is local, and the pid at its other end.
+
+    The pid is `None` for a process in a container of its own. One that has closed is not local.
+    """
     try:
         with socket.socket(fileno=os.dup(fd)) as connection:
+            if connection.family != socket.AF_UNIX:
+                return False, None
             packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     except OSError:
-        return None
+        return False, None
     pid, _, _ = _CREDENTIALS.unpack(packed)
-    return pid or None
+    return True, pid or None

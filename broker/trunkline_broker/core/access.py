@@ -19,15 +19,14 @@ FULL: Final = AccessSpec(is_admin=True)
 REMOTE: Final = AccessSpec()
 
 
-def access_of(table: Mapping[str, AccessSpec], user: str, pid: int | None) -> AccessSpec:
+def access_of(table: Mapping[str, AccessSpec], user: str | None) -> AccessSpec:
     """Return what a client may do.
 
     Args:
         table: from the configuration, by name of the key.
-        user: name of its key; empty: it has none.
-        pid: its process, which the kernel names for local ones only.
+        user: name of its key; empty: it has none; `None`: it is local.
     """
-    if pid is not None:
+    if user is None:
         return FULL
     return table.get(user, REMOTE) if user else REMOTE
 

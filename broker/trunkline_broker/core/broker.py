@@ -114,8 +114,8 @@ class Broker:
         match event:
             case events.ClientFrameReceived():
                 self._on_client_frame(event, now_s)
-            case events.WorkerFrameReceived(peer, frame, pid):
-                self._on_worker_frame(peer, frame, pid, now_s)
+            case events.WorkerFrameReceived():
+                self._on_worker_frame(event, now_s)
             case events.Ticked(lateness_s):
                 self._on_tick(lateness_s, now_s)
             case events.Started(alive, attachments):
@@ -224,11 +224,10 @@ class Broker:
 
     # --- frames of workers ------------------------------------------------------------------
 
-    def _on_worker_frame(
-        self, peer: bytes, frame: WorkerFrame, pid: int | None, now_s: float
-    ) -> None:
+    def _on_worker_frame(self, event: events.WorkerFrameReceived, now_s: float) -> None:
+        peer, frame = event.peer, event.frame
         if isinstance(frame, frames.Register):
-            self._registering.on_register(peer, frame, pid, now_s)
+            self._registering.on_register(peer, frame, event.pid, now_s, event.user)
             return
         worker = self._hub.workers.at(peer)
         if worker is None:

@@ -40,14 +40,16 @@ class ClientFrameReceived:
 
     Attributes:
         peer: routing id of the connection.
-        pid: process at the other end by SO_PEERCRED; `None` over TCP.
-        user: name of the key that the connection was made with; empty: none.
+        pid: process at the other end by SO_PEERCRED; `None` over TCP, and for processes that this
+            one does not see (another container).
+        user: name of the key that a connection over TCP was made with, empty without one; `None`:
+            it came over the local socket.
     """
 
     peer: bytes
     frame: ClientFrame
     pid: int | None = None
-    user: str = ""
+    user: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +59,7 @@ class WorkerFrameReceived:
     peer: bytes
     frame: WorkerFrame
     pid: int | None = None
+    user: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ class Greeting:
         self._questions = questions
 
     def on_hello(
-        self, peer: bytes, frame: Hello, pid: int | None, now_s: float, user: str = ""
+        self, peer: bytes, frame: Hello, pid: int | None, now_s: float, user: str | None = None
     ) -> None:
         """Bind a client to its connection and tell it the rest, or refuse it."""
         hub = self._hub
@@ -46,7 +46,7 @@ class Greeting:
         old_pid = known.pid if known is not None else None
         displaced = hub.clients.at(peer)
         client = hub.clients.greet(frame.client, peer, pid, frame.name)
-        client.access = access_of(hub.spec.access, user, pid)
+        client.access = access_of(hub.spec.access, user)
         hub.deadlines.clear((Timer.CLIENT, client.id))
         self._watch(old_pid, client)
         if displaced is not None and displaced is not client:
@@ -56,7 +56,7 @@ class Greeting:
             Welcome(
                 protocol=(limits.PROTOCOL_MAJOR, limits.PROTOCOL_MINOR),
                 epoch=hub.epoch,
-                lane=hub.spec.lane if pid is not None else hub.spec.remote_lane or hub.spec.lane,
+                lane=hub.spec.lane if user is None else hub.spec.remote_lane,
                 version=__version__,
                 max_open_calls=hub.spec.max_calls_per_client,
                 orphan_timeout_ms=round(hub.spec.orphan_timeout_s * 1000),

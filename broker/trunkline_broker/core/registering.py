@@ -38,7 +38,14 @@ class Registering:
         self._adoption = adoption
         self._forwarding = forwarding
 
-    def on_register(self, peer: bytes, frame: Register, pid: int | None, now_s: float) -> None:
+    def on_register(
+        self,
+        peer: bytes,
+        frame: Register,
+        pid: int | None,
+        now_s: float,
+        user: str | None = None,
+    ) -> None:
         """Bind a worker to its connection, or refuse it; a refused one exits."""
         try:
             worker = self._identify(peer, frame, pid, now_s)
@@ -57,10 +64,10 @@ class Registering:
             worker,
             Registered(
                 epoch=hub.epoch,
-                lane=hub.spec.workers_lane if pid is not None else _remote_lane(hub),
+                lane=hub.spec.workers_lane if user is None else hub.spec.remote_workers_lane,
                 generation=worker.generation,
                 orphan_timeout_ms=round(hub.spec.orphan_timeout_s * 1000),
-                attachments_dir=hub.spec.attachments_dir if pid is not None else "",
+                attachments_dir=hub.spec.attachments_dir if user is None else "",
             ),
         )
         if worker.is_ready():
@@ -189,7 +196,3 @@ class Registering:
         if pid is not None:
             hub.out.append(Adopt(worker.pool, number, generation, pid, is_manual=worker.is_manual))
         return worker
-
-
-def _remote_lane(hub: Hub) -> str:
-    return hub.spec.remote_workers_lane or hub.spec.workers_lane

@@ -1,0 +1,157 @@
+"""What is under `deploy/` is accepted by whoever would run it, as far as that is at hand."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trunkline_broker.config import load
+
+ROOT = Path(__file__).parents[2]
+DEPLOY = ROOT / "deploy"
+BASE = DEPLOY / "kubernetes" / "base"
+
+
+def needs(program: str) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(shutil.which(program) is None, reason=f"needs {program}")
+
+
+@needs("systemd-analyze")
+@pytest.mark.parametrize("name", ["trunkline.service", "trunkline-user.service"])
+def test_systemd_takes_the_units(tmp_path: Path, name: str) -> None:
+    """With the path of a program that exists."""
+    text = (DEPLOY / "systemd" / name).read_text()
+    unit = tmp_path / name
+    unit.write_text(re.sub(r"(?<=ExecStart=)\S+", "/bin/true", text))
+    is_user = "user" in name
+    command = ["systemd-analyze", *(["--user"] if is_user else []), "verify", str(unit)]
+    environ = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environ)  # noqa: S603
+    assert done.returncode == 0, done.stderr
+    assert name not in done.stderr
+
+
+def test_the_units_do_what_keeps_workers_alive() -> None:
+    for path in (DEPLOY / "systemd").glob("*.service"):
+        lines = path.read_text().splitlines()
+        for line in (
+            "Type=notify",
+            "KillMode=process",
+            "ExecReload=/bin/kill -USR2 $MAINPID",
+            "RuntimeDirectoryPreserve=restart",
+            "LimitCORE=0",
+        ):
+            assert line in lines, f"{path.name}: {line}"
+        assert any(line.startswith("WatchdogSec=") for line in lines)
+
+
+@needs("systemd-analyze")
+def test_the_system_unit_is_hardened(tmp_path: Path) -> None:
+    unit = tmp_path / "trunkline.service"
+    unit.write_text((DEPLOY / "systemd" / "trunkline.service").read_text())
+    command = ["systemd-analyze", "security", "--offline=yes", str(unit)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    score = re.search(r"exposure level for \S+: ([\d.]+)", done.stdout)
+    assert score is not None, done.stderr
+    assert float(score[1]) < 3
+
+
+@pytest.mark.parametrize("path", ["docker/trunkline.toml", "kubernetes/base/trunkline.toml"])
+def test_the_configurations_are_right(path: str) -> None:
+    load(DEPLOY / path, {"HOME": "/nowhere"})
+
+
+def test_the_image_is_small_in_rights() -> None:
+    text = (DEPLOY / "docker" / "Dockerfile").read_text()
+    lines = [line for line in text.splitlines() if line and not line.startswith("#")]
+    assert sum(line.startswith("FROM ") for line in lines) == 2
+    assert "USER 10001:10001" in lines
+    assert any(line.startswith("HEALTHCHECK ") for line in lines)
+    copied = re.findall(r"^COPY (?!--)(.+) \S+$", text, re.MULTILINE)
+    for source in " ".join(copied).split():
+        assert (ROOT / source).exists(), source
+    extras = re.search(r"^ARG EXTRAS=(\S+)$", text, re.MULTILINE)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert extras is not None
+    assert set(extras[1].split(",")) <= project["optional-dependencies"].keys()
+    ignored = (ROOT / ".dockerignore").read_text()
+    for source in " ".join(copied).split():
+        assert f"!{source}\n" in ignored
+
+
+def documents() -> list[dict[str, Any]]:
+    """Return what Kustomize makes of the base, or skip."""
+    yaml = pytest.importorskip("yaml", reason="needs the docs extra")
+    if shutil.which("kubectl") is None:
+        pytest.skip("needs kubectl")
+    command = ["kubectl", "kustomize", str(BASE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    if done.returncode and "unknown command" in done.stderr:
+        pytest.skip("this kubectl has no kustomize")
+    assert done.returncode == 0, done.stderr
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def test_kustomize_makes_whole_objects() -> None:
+    kinds = sorted(each["kind"] for each in documents())
+    assert kinds == sorted(
+        ["Namespace", "ConfigMap", "Service", "Deployment", "Deployment"]
+        + ["NetworkPolicy"] * 2
+        + ["PodDisruptionBudget"] * 2
+    )
+
+
+def test_every_selector_finds_its_pods() -> None:
+    found = documents()
+    pods = [
+        each["spec"]["template"]["metadata"]["labels"]
+        for each in found
+        if each["kind"] == "Deployment"
+    ]
+    for each in found:
+        spec = each.get("spec", {})
+        selector = spec.get("podSelector", spec.get("selector"))
+        if selector:
+            wanted = selector.get("matchLabels", selector).items()
+            assert any(wanted <= labels.items() for labels in pods), each["metadata"]["name"]
+
+
+def test_pods_have_no_rights_and_every_port_has_a_name() -> None:
+    found = documents()
+    for each in found:
+        if each["kind"] != "Deployment":
+            continue
+        pod = each["spec"]["template"]["spec"]
+        assert pod["securityContext"]["runAsNonRoot"]
+        assert pod["automountServiceAccountToken"] is False
+        volumes = {volume["name"] for volume in pod["volumes"]}
+        for container in [*pod["containers"], *pod.get("initContainers", [])]:
+            context = container["securityContext"]
+            assert context["capabilities"] == {"drop": ["ALL"]}
+            assert context["readOnlyRootFilesystem"]
+            assert not context["allowPrivilegeEscalation"]
+            assert {mount["name"] for mount in container["volumeMounts"]} <= volumes
+            assert container["resources"]["limits"]["memory"]
+        assert "livenessProbe" in pod["containers"][0]
+    ports = {
+        port["name"]: port["containerPort"]
+        for each in found
+        if each["kind"] == "Deployment"
+        for container in each["spec"]["template"]["spec"]["containers"]
+        for port in container.get("ports", ())
+    }
+    broker = tomllib.loads((BASE / "trunkline.toml").read_text())["broker"]
+    configured = {
+        int(broker[key].rpartition(":")[2])
+        for key in (*(key for key in broker if key.startswith("tcp_")), "metrics")
+    }
+    assert set(ports.values()) == configured
+    (service,) = (each for each in found if each["kind"] == "Service")
+    for port in service["spec"]["ports"]:
+        assert ports[port["targetPort"]] == port["port"]
