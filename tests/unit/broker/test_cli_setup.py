@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trunkline_broker.cli.setup import requirements
+from trunkline_broker.cli.venvs import requirements
 
 DECLARED = [
     "pyzmq>=27.1",

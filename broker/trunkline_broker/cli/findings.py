@@ -1,0 +1,283 @@
+"""What `trunkline doctor` looks at: the machine, the configuration, each worker, the broker.
+
+Each finding is one line and, unless all is well, one line that says what to do. Nothing is changed
+and no key is shown. The adapters are asked in their own interpreters, as the broker would start
+them.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, cast
+from urllib.parse import urlsplit
+
+from trunkline_protocol.api_key import usable_api_key
+from trunkline_protocol.failure import LlmError
+from trunkline_protocol.version import __version__
+
+from trunkline_broker.config import Settings
+from trunkline_broker.core.specs import PoolSpec
+from trunkline_broker.environment import EnvironmentFileError, worker_environment
+from trunkline_broker.onboarding import PROVIDERS, KnownProvider, has_local_model
+
+OK: Final = "ok"
+NOTE: Final = "note"
+WRONG: Final = "wrong"
+
+LOAD_S: Final = 60.0  # of an adapter with a heavy library, on a busy machine
+REACH_S: Final = 3.0
+_OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        state: `OK`, `NOTE` (works, but not all of it) or `WRONG`.
+        text: what was found.
+        fix: what to do; empty if nothing.
+    """
+
+    state: str
+    text: str
+    fix: str = ""
+
+
+def machine() -> Iterator[Finding]:
+    """Look at what is installed."""
+    yield Finding(OK, f"trunkline {__version__}, Python {platform.python_version()}")
+    if not has_local_model():
+        yield Finding(NOTE, "the local model is not installed", "trunkline setup local")
+
+
+def run_directory(settings: Settings) -> Iterator[Finding]:
+    """Look at the directory of sockets and logs."""
+    directory = settings.run_dir
+    if not directory.exists():
+        yield Finding(OK, f"run directory {directory} (made at the first start)")
+        return
+    state = directory.stat()
+    if state.st_uid != os.getuid():
+        fix = "set TRUNKLINE_RUN_DIR to one of your own"
+        yield Finding(WRONG, f"run directory {directory} is another user's", fix)
+    elif state.st_mode & _OTHERS:
+        text = f"run directory {directory} is open to others"
+        yield Finding(WRONG, text, f"chmod 700 {directory}")
+    else:
+        yield Finding(OK, f"run directory {directory}")
+
+
+def configuration(settings: Settings) -> Iterator[Finding]:
+    """Look at the file as a whole."""
+    pools = ", ".join(settings.workers) or "none"
+    source = settings.source
+    if source is None:
+        text = f"no configuration file; the built-in one serves: {pools}"
+        yield Finding(OK, text)
+    else:
+        yield Finding(OK, f"configuration {source}; workers: {pools}")
+        if _holds_key(settings) and source.stat().st_mode & _OTHERS:
+            text = f"{source} holds a key and can be read by others"
+            yield Finding(WRONG, text, f"chmod 600 {source}, or better: apiKeyFile or env")
+        yield from _unused_keys(settings)
+    if not settings.workers:
+        fix = "trunkline setup, or add a [worker.NAME]"
+        yield Finding(WRONG, "there is nothing to call", fix)
+
+
+def _unused_keys(settings: Settings) -> Iterator[Finding]:
+    named = {name for section in settings.workers.values() for name in section.env}
+    for each in PROVIDERS:
+        variable = each.variable(settings.environ)
+        if variable is not None and variable not in named:
+            text = f"{variable} is set, and no worker uses it"
+            yield Finding(NOTE, text, "trunkline setup")
+
+
+def _holds_key(settings: Settings) -> bool:
+    options = (section.options for section in settings.workers.values())
+    return any("key" in name.lower() and name not in _HARMLESS for each in options for name in each)
+
+
+_HARMLESS: Final = frozenset({"apiKeyEnv", "apiKeyFile", "apiKeyHeader", "requireKey", "keepAlive"})
+
+
+def workers(settings: Settings) -> Iterator[Finding]:
+    """Look at every worker; those of slow looks are taken at the same time."""
+    specs = settings.pool_specs()
+    with ThreadPoolExecutor(max_workers=4) as pool:
+        jobs = [pool.submit(_all_of, spec, settings) for spec in specs]
+        for job in jobs:
+            yield from job.result()
+
+
+def _all_of(spec: PoolSpec, settings: Settings) -> list[Finding]:
+    return list(worker(spec, settings))
+
+
+def worker(spec: PoolSpec, settings: Settings) -> Iterator[Finding]:
+    """Look at one worker: interpreter, adapter, key, network."""
+    where = f"worker {spec.name}"
+    if spec.python and shutil.which(spec.python) is None:
+        text = f"{where}: there is no interpreter {spec.python}"
+        yield Finding(WRONG, text, f"trunkline setup {spec.name}")
+        return
+    try:
+        environ = worker_environment(spec, settings.environ)
+    except EnvironmentFileError as exc:
+        yield Finding(WRONG, f"{where}: {exc}", "correct env_file in its section")
+        return
+    yield from _private_files(where, spec)
+    problem = load_problem(spec, environ)
+    if problem:
+        yield Finding(WRONG, f"{where}: adapter {spec.adapter}: {problem}", _load_fix(spec))
+    else:
+        yield Finding(OK, f"{where}: adapter {spec.adapter}")
+    yield from _key(where, spec, environ)
+    yield from _network(where, spec)
+
+
+def _private_files(where: str, spec: PoolSpec) -> Iterator[Finding]:
+    for path in (spec.env_file, str(spec.options.get("apiKeyFile", ""))):
+        if path and Path(path).is_file() and Path(path).stat().st_mode & _OTHERS:
+            text = f"{where}: {path} can be read by others"
+            yield Finding(WRONG, text, f"chmod 600 {path}")
+
+
+def load_problem(spec: PoolSpec, environ: Mapping[str, str]) -> str:
+    """Ask the worker's interpreter for its adapter; returns what is wrong, empty if nothing is."""
+    command = [spec.python or sys.executable, "-m", "trunkline_workers.check", "--load"]
+    try:
+        done = subprocess.run(  # noqa: S603  # the interpreter of the configuration
+            [*command, spec.adapter],
+            env=dict(environ),
+            capture_output=True,
+            text=True,
+            timeout=LOAD_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return f"not imported within {LOAD_S:g} s"
+    except OSError as exc:
+        return f"its interpreter can't be run: {exc.strerror}"
+    lines = [line for line in done.stderr.splitlines() if line.strip()]
+    return "" if done.returncode == 0 else (lines or ["it ended without a word"])[-1]
+
+
+def _load_fix(spec: PoolSpec) -> str:
+    if spec.python:
+        return f"trunkline setup {spec.name}"
+    return f'name what it needs in requires, python = "venvs/{spec.name}", trunkline setup'
+
+
+def _key(where: str, spec: PoolSpec, environ: Mapping[str, str]) -> Iterator[Finding]:
+    """Look at the key that the adapter will read, if it is known where."""
+    for name in spec.environment:
+        if not environ.get(name, "").strip():
+            text = f"{where}: variable {name} is not set here"
+            yield Finding(WRONG, text, f"export {name}=…, then trunkline restart")
+    file = spec.options.get("apiKeyFile")
+    variable = spec.options.get("apiKeyEnv") or _usual_variable(spec)
+    raw: str | None = None
+    if isinstance(file, str) and file:
+        try:
+            raw = Path(file).read_text(encoding="utf-8", errors="replace")
+        except OSError as exc:
+            yield Finding(WRONG, f"{where}: key file {file}: {exc.strerror}", "trunkline setup")
+    elif isinstance(variable, str):
+        raw = environ.get(variable)
+        if raw is None and variable not in spec.environment:
+            text = f"{where}: {variable} is not in its env, so it does not get it"
+            yield Finding(WRONG, text, f'env = ["{variable}"] in [worker.{spec.name}]')
+    if raw is None or not raw.strip():
+        return
+    try:
+        usable_api_key(raw, spec.name, str(file or variable))
+    except LlmError as exc:
+        yield Finding(WRONG, f"{where}: {exc}", "trunkline setup, or correct the key")
+    else:
+        yield Finding(OK, f"{where}: a key is there")
+
+
+def _usual_variable(spec: PoolSpec) -> str | None:
+    """Return where a profile looks for its key if nothing else is said."""
+    known = _known(spec)
+    return known.variables[0] if known is not None else None
+
+
+def _known(spec: PoolSpec) -> KnownProvider | None:
+    profile = spec.options.get("profile")
+    found = (p for p in PROVIDERS if profile and profile in (p.profile, p.library_profile))
+    return next(found, None)
+
+
+def _network(where: str, spec: PoolSpec) -> Iterator[Finding]:
+    """Look whether something answers where the adapter will call."""
+    host, port = _endpoint(spec)
+    if not host:
+        return
+    try:
+        socket.create_connection((host, port), REACH_S).close()
+    except OSError as exc:
+        text = f"{where}: {host}:{port} can't be reached: {exc.strerror or exc}"
+        if any(name in spec.environment for name in ("HTTPS_PROXY", "HTTP_PROXY")):
+            yield Finding(NOTE, f"{text} (not through the proxy)", "")
+            return
+        yield Finding(WRONG, text, "check the network, HTTPS_PROXY in its env, or baseUrl")
+    else:
+        yield Finding(OK, f"{where}: {host}:{port} answers")
+
+
+def _endpoint(spec: PoolSpec) -> tuple[str, int]:
+    url = spec.options.get("baseUrl")
+    if isinstance(url, str):
+        parts = urlsplit(url)
+        return parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443)
+    known = _known(spec)
+    return (known.host, 443) if known is not None else ("", 0)
+
+
+def broker(settings: Settings, document: Mapping[str, Any] | None) -> Iterator[Finding]:
+    """Look at what runs.
+
+    Args:
+        settings: of the configuration.
+        document: the status document; `None`: no broker answers.
+    """
+    if document is None:
+        yield Finding(NOTE, "no broker runs", "trunkline up --detach")
+        return
+    yield Finding(OK, f"broker pid {document['pid']} at {settings.endpoint}")
+    running: set[str] = set()
+    for pool in cast("list[dict[str, Any]]", document["pools"]):
+        running.add(pool["name"])
+        yield from _pool(pool)
+    for name in settings.workers:
+        if name not in running:
+            text = f"worker {name} is in the configuration and not in the broker"
+            yield Finding(NOTE, text, "trunkline reload")
+
+
+def _pool(pool: Mapping[str, Any]) -> Iterator[Finding]:
+    """Look at one pool of a running broker."""
+    name, slots = pool["name"], cast("list[dict[str, Any]]", pool["slots"])
+    if all(slot["state"] == "serving" for slot in slots):
+        return
+    if any(slot["state"] == "starting" for slot in slots):
+        yield Finding(NOTE, f"pool {name} is starting", f"trunkline status; logs of {name}")
+        return
+    said = [slot["reason"] or slot["lastExit"] for slot in slots if slot["state"] != "serving"]
+    last = [line for slot in slots for line in slot["output"]][-1:]
+    text = ": ".join([f"pool {name} is {pool['state']}", *filter(None, [*said[:1], *last])])
+    yield Finding(WRONG, text, f"put right what it says, then trunkline swap {name}")

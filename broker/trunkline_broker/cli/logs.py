@@ -1,0 +1,105 @@
+"""`trunkline logs`: what the broker or a worker has written."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections import deque
+from pathlib import Path
+from typing import Annotated, Final, NoReturn
+
+import typer
+
+from trunkline_broker.cli.exits import ExitCode
+from trunkline_broker.cli.terminal import err, fail
+
+POLL_S: Final = 0.2
+BROKER: Final = "broker"
+# What a provider or an adapter wrote must not steer the terminal.
+_CONTROLS: Final = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {0x09, 0x0A})
+
+
+def logs(
+    name: Annotated[
+        str, typer.Argument(help="`broker`, the NAME of a worker, or NAME/SLOT.")
+    ] = BROKER,
+    *,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="From the end.")] = 50,
+) -> None:
+    """Show the log of the broker, or what the newest process of a worker has written.
+
+    \b
+    The broker's log is a file only if it was started with --detach; under systemd:
+    journalctl --user -u trunkline.
+      trunkline logs
+      trunkline logs local -f
+      trunkline logs local/1 -n 200
+    """
+    from trunkline_broker.paths import RunPaths, default_run_dir
+
+    paths = RunPaths(default_run_dir(os.environ))
+    path = paths.log if name == BROKER else newest(paths.workers, name)
+    if path is None or not path.is_file():
+        _nothing(paths.workers, paths.log, name)
+    for line in tail(path, lines):
+        _write(line)
+    if follow:
+        _follow(paths.workers, name, path)
+
+
+def newest(directory: Path, name: str) -> Path | None:
+    """Return the output file of the newest process of a worker; `None` if it has none."""
+    pool, _, slot = name.partition("/")
+    pattern = f"{pool}-{slot or '*'}-*.log"
+    prefix = f"{pool}-"
+    found = [
+        path
+        for path in directory.glob(pattern)
+        # A name may be the beginning of another one: only slot and generation may follow.
+        if path.name.removeprefix(prefix).partition("-")[0].isdigit()
+    ]
+    return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
+
+
+def tail(path: Path, count: int) -> list[str]:
+    """Return the last lines of a file."""
+    with path.open(encoding="utf-8", errors="replace") as file:
+        return list(deque(file, maxlen=count))
+
+
+def _nothing(workers: Path, log: Path, name: str) -> NoReturn:
+    names = sorted({path.name.rsplit("-", 2)[0] for path in workers.glob("*-*-*.log")})
+    known = ", ".join(([BROKER] if log.is_file() else []) + names) or "nothing"
+    fail(f"no log of {name!r} in {log.parent}; there is: {known}", ExitCode.FAILED)
+
+
+def _write(text: str) -> None:
+    if sys.stdout.isatty():
+        text = text.translate(_CONTROLS)
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _follow(workers: Path, name: str, path: Path) -> None:
+    """Write what is added, also behind a cut of the file or in that of the next process."""
+    file = path.open(encoding="utf-8", errors="replace")
+    file.seek(0, os.SEEK_END)
+    try:
+        while True:
+            text = file.read()
+            if text:
+                _write(text)
+                continue
+            time.sleep(POLL_S)
+            if file.tell() > path.stat().st_size:
+                file.seek(0)
+            following = path if name == BROKER else newest(workers, name)
+            if following is not None and following != path:
+                file.close()
+                path = following
+                err().print(f"--- {path.name}", style="dim", markup=False)
+                file = path.open(encoding="utf-8", errors="replace")
+    finally:
+        file.close()

@@ -1,0 +1,122 @@
+"""`trunkline usage`: who has used how many tokens of what, from the ledger; no broker is needed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from trunkline_broker.cli.exits import ExitCode
+from trunkline_broker.cli.terminal import fail, out, print_json
+
+GROUPS: Final = ("client", "provider", "model", "day", "hour")
+_AGE: Final = re.compile(r"(\d+)([smhdw])")
+_UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_SHOWN: Final = (
+    ("calls", "calls"),
+    ("failures", "failed"),
+    ("cancelled", "cancelled"),
+    ("retries", "retries"),
+    ("input", "in"),
+    ("cache_read", "cached"),
+    ("output", "out"),
+    ("reasoning", "reasoning"),
+    ("wasted", "wasted"),
+)
+
+
+def usage(
+    *,
+    since: Annotated[
+        str, typer.Option(help="30m, 24h, 7d, or a UTC date such as 2026-11-30.")
+    ] = "24h",
+    by: Annotated[
+        str, typer.Option(help="What to tell apart: client, provider, model, day, hour.")
+    ] = "client,provider,model",
+    ledger: Annotated[
+        Path | None, typer.Option(help="Ledger file; default: that of the configuration.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Show calls, failures and tokens per client, provider and model.
+
+    \b
+    `in` is uncached input, `cached` input read from the provider's cache; reasoning is a part of
+    `out`. `wasted` are tokens of attempts that were cancelled or retried; of those whose provider
+    did not tell, the chunks that had come, with a ~. JSON has every count by itself.
+      trunkline usage
+      trunkline usage --since 7d --by day,model
+      trunkline usage --json | jq 'map(.output) | add'
+    """
+    import sqlite3
+
+    from trunkline_broker.measured.ledger import read_usage
+
+    groups = [name.strip() for name in by.split(",") if name.strip()]
+    wrong = [name for name in groups if name not in GROUPS]
+    if wrong:
+        fail(f"--by {wrong[0]}: one of {', '.join(GROUPS)} is needed", ExitCode.USAGE)
+    path = ledger.absolute() if ledger is not None else _configured()
+    try:
+        rows = read_usage(path, since_s(since, datetime.now(UTC)), groups)
+    except sqlite3.Error as exc:
+        fail(f"{exc}; `trunkline status --json | jq .measures` tells where a broker writes")
+    if as_json:
+        print_json(rows)
+        return
+    _print(rows, groups)
+
+
+def since_s(text: str, now: datetime) -> int:
+    """Return the beginning of a time, in seconds of the Unix epoch.
+
+    Raises:
+        CommandError: it is neither an age nor a date.
+    """
+    age = _AGE.fullmatch(text)
+    if age is not None:
+        try:
+            return int((now - timedelta(**{_UNITS[age[2]]: int(age[1])})).timestamp())
+        except OverflowError:  # longer ago than there are dates: everything
+            return 0
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        fail(f"--since {text}: 30m, 24h, 7d or a date is needed", ExitCode.USAGE)
+    return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp())
+
+
+def _configured() -> Path:
+    from trunkline_broker.cli.config import loaded
+
+
+
+def _print(rows: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
+    if not rows:
+        out().print("no calls in this time", style="dim")
+        return
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for group in groups:
+        table.add_column(group, overflow="fold")
+    for _, title in _SHOWN:
+        table.add_column(title, justify="right")
+    for row in rows:
+        table.add_row(*(str(row[name]) for name in groups), *_cells(row))
+    if len(rows) > 1:
+        total = {name: sum(row[name] for row in rows) for name in rows[0] if name not in groups}
+        names = ["all", *[""] * (len(groups) - 1)] if groups else []
+        table.add_row(*names, *_cells(total), style="bold")
+    out().print(table)
+
+
+def _cells(row: dict[str, Any]) -> list[str]:
+    known, chunks = row["wasted_input"] + row["wasted_output"], row["wasted_chunks"]
+    wasted = f"{known + chunks:,}"
+    texts = [wasted if name == "wasted" else f"{row[name]:,}" for name, _ in _SHOWN]
+    return [*texts[:-1], f"~{wasted}" if chunks else wasted]
