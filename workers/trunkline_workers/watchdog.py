@@ -12,7 +12,15 @@ import asyncio
 class Watchdog:
     """Cancel the task that waits, unless it is disarmed in time."""
 
-    __slots__ = ("_cancelling", "_deadline_s", "_handle", "_has_fired", "_loop", "_task")
+    __slots__ = (
+        "_cancelling",
+        "_deadline_s",
+        "_handle",
+        "_has_fired",
+        "_is_looked_at",
+        "_loop",
+        "_task",
+    )
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -21,6 +29,7 @@ class Watchdog:
         self._deadline_s = 0.0
         self._cancelling = 0
         self._has_fired = False
+        self._is_looked_at = False
 
     def arm(self, deadline_s: float) -> None:
         """Watch the current task's next wait until a second of the loop's clock."""
@@ -30,6 +39,7 @@ class Watchdog:
         self._task = task
         self._cancelling = task.cancelling()
         self._deadline_s = deadline_s
+        self._is_looked_at = False
         handle = self._handle
         if handle is None or handle.when() > deadline_s:
             self._schedule()
@@ -62,8 +72,15 @@ class Watchdog:
         self._handle = None
         if self._task is None:
             return
-        if self._loop.time() < self._deadline_s:
+        late_s = self._loop.time() - self._deadline_s
+        if late_s < 0:
             self._schedule()
+            return
+        if not self._is_looked_at:
+            # Time in which this loop did not run is nobody's silence, and what has arrived by now
+            # is read before it is missed.
+            self._is_looked_at = True
+            self._handle = self._loop.call_later(late_s, self._on_timer)
             return
         self._has_fired = True
         self._task.cancel()
