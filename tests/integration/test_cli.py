@@ -206,7 +206,7 @@ def test_chat_reads_a_pipe(broker: BrokerProcess, arguments: list[str]) -> None:
 
 
 def test_chat_reads_bytes_that_are_no_text(broker: BrokerProcess) -> None:
-    """What is piped in is sent as far as it can be read; no standard input at all is none."""
+    """What is piped in is sent as far as it can be read."""
     done = subprocess.run(  # noqa: S603  # our own program
         [*COMMAND, "chat"],
         env=variables(broker),
@@ -216,14 +216,19 @@ def test_chat_reads_bytes_that_are_no_text(broker: BrokerProcess) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    closed = subprocess.run(  # noqa: S603  # our own program
-        ["/bin/sh", "-c", 'exec "$@" <&-', "sh", *COMMAND, "chat", SAYS],
+
+
+@pytest.mark.parametrize(("closed", "said"), [("<&-", b"one two three\n"), ("<&- >&- 2>&-", b"")])
+def test_chat_without_standard_files(broker: BrokerProcess, closed: str, said: bytes) -> None:
+    """Whoever starts it may have closed them."""
+    done = subprocess.run(  # noqa: S603  # our own program
+        ["/bin/sh", "-c", f'exec "$@" {closed}', "sh", *COMMAND, "chat", SAYS],
         env=variables(broker),
         capture_output=True,
         timeout=TIMEOUT_S * SLOW,
         check=False,
     )
-    assert (closed.returncode, closed.stdout) == (0, b"one two three\n"), closed.stderr
+    assert (done.returncode, done.stdout) == (0, said), done.stderr
 
 
 def test_an_endpoint_that_is_none() -> None:

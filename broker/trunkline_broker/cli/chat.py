@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import select
 import sys
-from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO, cast
+from typing import TYPE_CHECKING, Annotated, Any, Final, TextIO
 
 import typer
 from trunkline_protocol.chunks import (
@@ -73,9 +73,7 @@ def chat(
 
 def _prompt(argument: str) -> str:
     """Join the argument and what is piped in."""
-    if cast("TextIO | None", sys.stdin) is None:  # closed by whoever started us
-        piped = ""
-    elif sys.stdin.isatty():
+    if sys.stdin.isatty():
         piped = _all_of_stdin() if argument == "-" else ""
     elif argument in {"", "-"}:
         piped = _all_of_stdin()

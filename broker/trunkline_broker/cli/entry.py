@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
+from pathlib import Path
 
 
 def run() -> None:
@@ -21,7 +23,15 @@ def run() -> None:
         )
 
     signal.signal(signal.SIGINT, before)
+    _open_what_is_closed()
     main.run()
+
+
+def _open_what_is_closed() -> None:
+    """Give the command its three standard files; a file of ours must not take their numbers."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115  kept
 
 
 if __name__ == "__main__":
