@@ -116,14 +116,5 @@ PROFILES: Final[Mapping[str, Profile]] = MappingProxyType(
             interleaves=True,
             extra="groq",
         ),
-        "bedrock": Profile(
-            route="bedrock",
-            name="Amazon Bedrock",
-            model="pydantic_ai.models.bedrock:BedrockConverseModel",
-            key_env="AWS_BEARER_TOKEN_BEDROCK",
-            base_url="https://bedrock-runtime.us-east-1.amazonaws.com",
-            catalog="bedrock",
-            extra="bedrock",
-        ),
     }
 )
