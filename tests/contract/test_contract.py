@@ -68,3 +68,9 @@ class TestPydanticAiMistral(AdapterContract):
 class TestPydanticAiGroq(AdapterContract):
     def subject(self) -> AbstractAsyncContextManager[Subject]:
         return subjects.pydantic_ai(recorded.GROQ)
+
+
+@without_library
+class TestPydanticAiBedrock(AdapterContract):
+    def subject(self) -> AbstractAsyncContextManager[Subject]:
+        return subjects.pydantic_ai(recorded.BEDROCK)

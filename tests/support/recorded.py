@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from trunkline_workers.testing import EMPTY, FAILURE, STALL, TEXT, TOOLS, Reply
@@ -128,6 +128,8 @@ ANTHROPIC: Final = Recording(
     in_band=named_events({"type": "error", "error": _A_OVERLOADED})[0],
     begun=8,
 )
+
+BEDROCK: Final = replace(ANTHROPIC, profile="bedrock", model="anthropic.claude-sonnet-5")
 
 # --- Gemini ----------------------------------------------------------------------------------
 
@@ -266,6 +268,8 @@ RESPONSES: Final = Recording(
     begun=11,
 )
 
+XAI: Final = replace(RESPONSES, profile="xai", model="grok-4")
+
 # --- Chat completions, as Mistral and Groq write them ----------------------------------------
 
 
@@ -300,4 +304,6 @@ def _chat_recording(profile: str, model: str, path: str) -> Recording:
 MISTRAL: Final = _chat_recording("mistral", "mistral-large-latest", "")
 GROQ: Final = _chat_recording("groq", "llama-3.3-70b-versatile", "")
 
-RECORDINGS: Final = {each.profile: each for each in (ANTHROPIC, GEMINI, RESPONSES, MISTRAL, GROQ)}
+RECORDINGS: Final = {
+    each.profile: each for each in (ANTHROPIC, BEDROCK, GEMINI, RESPONSES, XAI, MISTRAL, GROQ)
+}

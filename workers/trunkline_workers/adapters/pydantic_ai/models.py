@@ -63,9 +63,14 @@ class Models:
 
     def known(self) -> list[str]:
         """Return the names of the provider's models that the library knows."""
-        prefix = f"{self._config.profile.catalog}:"
+        profile = self._config.profile
+        prefix = f"{profile.catalog}:"
         names: tuple[str, ...] = part("pydantic_ai.models:known_model_names")()
-        return [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+        return [
+            name.removeprefix(prefix)
+            for name in names
+            if name.startswith(prefix) and profile.catalog_part in name
+        ]
 
     def _provider_for(self, key: str) -> Any:
         provider = self._providers.get(key)
@@ -84,6 +89,18 @@ class Models:
 def _anthropic(config: AdapterConfig) -> Callable[[str], Any]:
     provider = part("pydantic_ai.providers.anthropic:AnthropicProvider")
     client = part("anthropic:AsyncAnthropic")
+    http = bridged_client(importlib.import_module("httpx2"))
+
+    def make(key: str) -> Any:
+        sdk = client(api_key=key, base_url=config.base_url, http_client=http, max_retries=0)
+        return provider(anthropic_client=sdk)
+
+    return make
+
+
+def _bedrock(config: AdapterConfig) -> Callable[[str], Any]:
+    provider = part("pydantic_ai.providers.anthropic:AnthropicProvider")
+    client = part("anthropic:AsyncAnthropicBedrockMantle")
     http = bridged_client(importlib.import_module("httpx2"))
 
     def make(key: str) -> Any:
@@ -140,6 +157,7 @@ def _groq(config: AdapterConfig) -> Callable[[str], Any]:
 _PROVIDERS: Final[Mapping[str, Callable[[AdapterConfig], Callable[[str], Any]]]] = MappingProxyType(
     {
         "anthropic": _anthropic,
+        "bedrock": _bedrock,
         "google": _google,
         "openai-responses": _openai,
         "xai": _openai,

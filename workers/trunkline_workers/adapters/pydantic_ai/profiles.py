@@ -22,6 +22,7 @@ class Profile:
         key_env: variable that holds the key.
         base_url: of the API.
         catalog: prefix of the provider's models in the library's list of known ones.
+        catalog_part: that a name in this list has if this API serves it.
         settings: of the library, for every request.
         thinking_settings: of the library, for models that think.
         unasked_settings: of the library, for models that think and calls that name no effort.
@@ -36,6 +37,7 @@ class Profile:
     key_env: str
     base_url: str
     catalog: str
+    catalog_part: str = ""
     settings: Mapping[str, object] = field(default_factory=dict[str, object])
     thinking_settings: Mapping[str, object] = field(default_factory=dict[str, object])
     unasked_settings: Mapping[str, object] = field(default_factory=dict[str, object])
@@ -115,6 +117,18 @@ PROFILES: Final[Mapping[str, Profile]] = MappingProxyType(
             thinking_settings=MappingProxyType({"groq_reasoning_format": "parsed"}),
             interleaves=True,
             extra="groq",
+        ),
+        # Claude models, by the Messages API with a bearer key. The library's Converse model calls
+        # boto3 in threads, where neither the limits nor the close are in our hands.
+        "bedrock": Profile(
+            route="bedrock",
+            name="Amazon Bedrock",
+            model="pydantic_ai.models.anthropic:AnthropicModel",
+            key_env="AWS_BEARER_TOKEN_BEDROCK",
+            base_url="https://bedrock-mantle.us-east-1.api.aws/anthropic",
+            catalog="bedrock",
+            catalog_part="anthropic.",
+            extra="anthropic",
         ),
     }
 )
