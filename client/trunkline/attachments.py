@@ -15,7 +15,9 @@ from trunkline_protocol.attachments import attachment_id
 from trunkline_protocol.content import ImageAttachment
 from trunkline_protocol.failure import Code, LlmError, LocalProtocolError, RemoteProtocolError
 from trunkline_protocol.image_header import ImageFacts, read_image_header
-from trunkline_protocol.limits import ATTACHMENT_PART_BYTES, MAX_ATTACHMENT_BYTES, MAX_NAME_BYTES
+from trunkline_protocol.limits import ATTACHMENT_PART_BYTES, MAX_ATTACHMENT_BYTES
+
+from trunkline import arguments
 
 _OP: Final = "putAttachment"
 _UPLOADS: Final = 4  # at once; the others wait, so that control stays free for calls
@@ -55,10 +57,10 @@ class Attachments:
             LlmError: `OVERLOADED`, `ATTACHMENT_TOO_LARGE`: no room in the store;
                 `ATTACHMENT_STORE_FAILED`: such as a full disk; `INVALID_ATTACHMENT`; `TIMEOUT`.
         """
-        data = bytes(data)
+        data = _bytes(data)
         facts = _facts(data, media_type)
-        if name is not None and len(name) > MAX_NAME_BYTES:
-            raise LocalProtocolError(f"name: at most {MAX_NAME_BYTES} characters")
+        if name is not None:
+            arguments.name("name", name)
         is_short = len(data) <= _AT_ONCE_BYTES
         key = attachment_id(data) if is_short else await asyncio.to_thread(attachment_id, data)
         async with self._uploads:
@@ -85,7 +87,7 @@ class Attachments:
         Raises:
             OSError: the file can't be read.
         """
-        path = Path(path)
+        path = arguments.path("path", path)
         data = await asyncio.to_thread(_read, path)
         return await self.put(data, media_type, path.name if name is None else name)
 
@@ -112,6 +114,13 @@ class Attachments:
                 text = f"the upload of {key} does not get on: the store lets it go again and again"
                 raise LlmError.of(text, Code.OVERLOADED)
             at = reached
+
+
+def _bytes(data: object) -> bytes:
+    """Return a copy that nobody changes; a number would be that many zeros to `bytes`."""
+    if not isinstance(data, bytes | bytearray | memoryview):
+        raise LocalProtocolError("data: bytes are required")
+    return bytes(cast("bytes", data))
 
 
 def _facts(data: bytes, media_type: str | None) -> ImageFacts:

@@ -13,6 +13,8 @@ from typing import Final
 from trunkline_protocol.curve import MAX_KEY_FILE_BYTES, CurveKeys, read_keys
 from trunkline_protocol.failure import LocalProtocolError
 
+from trunkline import arguments
+
 ENDPOINT_ENV: Final = "TRUNKLINE_ENDPOINT"
 RUN_DIR_ENV: Final = "TRUNKLINE_RUN_DIR"
 KEYS_ENV: Final = "TRUNKLINE_KEYS"
@@ -50,6 +52,7 @@ def checked_endpoint(endpoint: str) -> str:
     Raises:
         LocalProtocolError: another scheme, or a socket path that is too long for the system.
     """
+    arguments.path("endpoint", endpoint)
     if endpoint.startswith("/"):
         endpoint = f"ipc://{endpoint}"
     if not endpoint.startswith(_SCHEMES):
@@ -84,9 +87,9 @@ def keys_for(
     source = keys if keys is not None else environ.get(KEYS_ENV) or None
     if source is None or isinstance(source, CurveKeys):
         return source
-    path = Path(source).expanduser()
+    path = arguments.path("keys", source)
     try:
-        with path.open(encoding="utf-8") as file:
+        with path.expanduser().open(encoding="utf-8") as file:
             return read_keys(file.read(MAX_KEY_FILE_BYTES), str(path))
-    except (OSError, UnicodeDecodeError) as exc:
+    except (OSError, RuntimeError, UnicodeDecodeError) as exc:  # RuntimeError: no home directory
         raise LocalProtocolError(f"key file {path} can't be read: {exc}") from exc

@@ -14,6 +14,8 @@ from typing import Final, Self
 
 from trunkline_protocol.failure import LocalProtocolError
 
+from trunkline import arguments
+
 Observer = Callable[[], object]
 MAX_OBSERVERS: Final = 1024  # of one runtime, callbacks and iterators each
 
@@ -33,8 +35,9 @@ class AdapterEvents:
         """Have `observer()` called for each event; the result ends that and may be called twice.
 
         Raises:
-            LocalProtocolError: a coroutine function, or too many observers.
+            LocalProtocolError: no function, a coroutine function, or too many observers.
         """
+        arguments.function("observer", observer)
         if inspect.iscoroutinefunction(observer):
             raise LocalProtocolError("observer: a plain function is required; iterate to await")
         number = self._number(len(self._observers))

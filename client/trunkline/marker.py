@@ -9,13 +9,20 @@ from __future__ import annotations
 import weakref
 from typing import Final
 
+from trunkline_protocol.failure import LocalProtocolError
 from trunkline_protocol.options import GenerateOptions
 
 _marked: Final[dict[int, weakref.ref[GenerateOptions]]] = {}
 
 
 def mark_agent_loop_request(options: GenerateOptions) -> GenerateOptions:
-    """Mark a request as built by an agent's loop and return it; marking twice is harmless."""
+    """Mark a request as built by an agent's loop and return it; marking twice is harmless.
+
+    Raises:
+        LocalProtocolError: another type; a map would be copied on its way, and a copy has no mark.
+    """
+    if not isinstance(options, GenerateOptions):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise LocalProtocolError("options: GenerateOptions are required")
     key = id(options)
     if not is_agent_loop_request(options):
         # Requests compare by value and may not be hashable, so a WeakSet cannot hold them.

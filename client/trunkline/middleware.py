@@ -15,7 +15,7 @@ from trunkline_protocol.chunks import StreamChunk
 from trunkline_protocol.failure import LocalProtocolError
 from trunkline_protocol.options import GenerateOptions
 
-from trunkline import request
+from trunkline import arguments, request
 from trunkline.stream import GenerateResult
 
 Waterfall = Literal["llm/stream", "llm/generate"]
@@ -68,11 +68,11 @@ class Waterfalls:
         """Add a listener for calls made from now on; the result takes it out again.
 
         Raises:
-            LocalProtocolError: no such waterfall, or too many listeners.
+            LocalProtocolError: no such waterfall, no function, or too many listeners.
         """
-        listeners = self._listeners.get(waterfall)
-        if listeners is None:
-            raise LocalProtocolError(f"waterfall: one of {', '.join(self._listeners)} is required")
+        arguments.choice("waterfall", waterfall, tuple(self._listeners))
+        arguments.function("listener", listener)
+        listeners = self._listeners[waterfall]
         if len(listeners) >= MAX_LISTENERS:
             raise LocalProtocolError(f"{waterfall} has {MAX_LISTENERS} listeners already")
         entry = _Entry(listener)

@@ -10,8 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar, cast
 
-from trunkline_protocol.failure import LocalProtocolError, RemoteProtocolError
-from trunkline_protocol.limits import MAX_NAME_BYTES
+from trunkline_protocol.failure import RemoteProtocolError
 from trunkline_protocol.models import (
     LlmConfigurableProvider,
     LlmDiscoveredModel,
@@ -23,7 +22,7 @@ from trunkline_protocol.models import (
 from trunkline_protocol.options import LlmCallConfig, call_config_equals
 from trunkline_protocol.retry_policy import ResolvedRetryPolicy, policy_from_dict
 
-from trunkline import request
+from trunkline import arguments, request
 
 T = TypeVar("T")
 DEFAULT_QUERY_TIMEOUT_S: Final = 30.0
@@ -71,7 +70,9 @@ class RuntimeQueries(ABC):
             LlmError: `NO_ADAPTER`, `INVALID_CATALOG`, or the adapter's own failure.
         """
         op = "listModels"
-        answer = await self.query(op, provider=_name("provider", provider), timeout_s=timeout_s)
+        answer = await self.query(
+            op, provider=arguments.name("provider", provider), timeout_s=timeout_s
+        )
         return [_read(op, LlmModelInfo.from_dict, item) for item in _list(op, answer)]
 
     async def resolve_model_info(
@@ -84,8 +85,8 @@ class RuntimeQueries(ABC):
                 `INVALID_MODEL_MAX_TOKENS`, `INVALID_MODEL_REASONING`, or the adapter's own failure.
         """
         op = "resolveModelInfo"
-        argument = {"model": _name("model", model)}
-        route = _name("provider", provider)
+        argument = {"model": arguments.name("model", model)}
+        route = arguments.name("provider", provider)
         answer = await self.query(op, argument, provider=route, timeout_s=timeout_s)
         return _read(op, LlmResolvedModelInfo.from_dict, answer)
 
@@ -107,7 +108,7 @@ class RuntimeQueries(ABC):
         """
         op = "resolveCallConfig"
         asked = request.config_from(config)
-        route = _name("provider", asked.provider)
+        route = arguments.name("provider", asked.provider)
         answer = await self.query(op, asked.to_dict(), provider=route, timeout_s=timeout_s)
         resolved = _read(op, LlmCallConfig.from_dict, answer)
         return asked if call_config_equals(asked, resolved) else resolved
@@ -121,7 +122,9 @@ class RuntimeQueries(ABC):
             LlmError: `NO_ADAPTER`.
         """
         op = "providerRetryPolicy"
-        answer = await self.query(op, provider=_name("provider", provider), timeout_s=timeout_s)
+        answer = await self.query(
+            op, provider=arguments.name("provider", provider), timeout_s=timeout_s
+        )
         return _read(op, policy_from_dict, answer)
 
     async def list_configurable_providers(
@@ -163,7 +166,7 @@ class RuntimeQueries(ABC):
         """
         op = "discoverModels"
         argument = {
-            "settingsNs": _name("settings_ns", settings_ns),
+            "settingsNs": arguments.name("settings_ns", settings_ns),
             "request": request.draft_from(draft).to_dict(),
         }
         answer = await self.query(op, argument, timeout_s=timeout_s)
@@ -173,12 +176,6 @@ class RuntimeQueries(ABC):
         """Return the broker's status document."""
         answer = await self.query("status", timeout_s=timeout_s)
         return dict(_read("status", dict[str, Any], answer))
-
-
-def _name(field: str, value: object) -> str:
-    if isinstance(value, str) and len(value) <= MAX_NAME_BYTES:
-        return value
-    raise LocalProtocolError(f"{field}: a text of at most {MAX_NAME_BYTES} characters is required")
 
 
 def _read(op: str, read: Callable[[Mapping[str, Any]], T], value: object) -> T:

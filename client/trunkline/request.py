@@ -18,6 +18,8 @@ from trunkline_protocol.messages import Message
 from trunkline_protocol.models import LlmModelDiscoveryRequest
 from trunkline_protocol.options import GenerateOptions, LlmCallConfig
 
+from trunkline import arguments
+
 MessageLike = Message | Mapping[str, Any] | str
 """One message of a conversation as an application may write it."""
 
@@ -41,7 +43,7 @@ def options_from(
         return options
     if options is not None:
         _only(fields)
-        fields = options
+        fields = arguments.mapping("options", options)
     if not fields:
         raise LocalProtocolError("options: a request needs provider, model and messages")
     return _built(fields)
@@ -102,7 +104,7 @@ def config_from(config: LlmCallConfig | Mapping[str, Any]) -> LlmCallConfig:
     if isinstance(config, LlmCallConfig):
         return config
     try:
-        return LlmCallConfig.from_dict(config)
+        return LlmCallConfig.from_dict(arguments.mapping("config", config))
     except ValueError as exc:
         raise LocalProtocolError(str(exc)) from None  # one text says it all
 
@@ -116,7 +118,7 @@ def draft_from(draft: LlmModelDiscoveryRequest | Mapping[str, Any]) -> LlmModelD
     if isinstance(draft, LlmModelDiscoveryRequest):
         return draft
     try:
-        return LlmModelDiscoveryRequest.from_dict(draft)
+        return LlmModelDiscoveryRequest.from_dict(arguments.mapping("draft", draft))
     except ValueError as exc:
         raise LocalProtocolError(str(exc)) from None  # one text says it all
 

@@ -15,10 +15,10 @@ from trunkline_protocol.codec import unpack_body
 from trunkline_protocol.curve import CurveKeys
 from trunkline_protocol.failure import LlmError, LocalProtocolError
 from trunkline_protocol.ids import LeaseId, RouteName
-from trunkline_protocol.limits import CONNECT_TIMEOUT_S, MAX_LIST_ENTRIES, MAX_NAME_BYTES
+from trunkline_protocol.limits import CONNECT_TIMEOUT_S, MAX_LIST_ENTRIES
 from trunkline_protocol.options import GenerateOptions, LlmCallConfig, options_to_wire
 
-from trunkline import request
+from trunkline import arguments, request
 from trunkline.attachments import Attachments
 from trunkline.core.requests import CallRequest
 from trunkline.endpoint import checked_endpoint, default_endpoint, keys_for
@@ -34,6 +34,8 @@ from trunkline.trace import current_traceparent
 Recovery = Literal["none", "policy"]
 Keys = CurveKeys | str | PathLike[str]
 MAX_QUERY_TIMEOUT_S: Final = 600.0  # a broker waits no longer
+_MAX_CONNECT_TIMEOUT_S: Final = 86_400.0
+_RECOVERIES: Final = ("none", "policy")
 
 
 class LlmRuntime(RuntimeQueries):
@@ -113,6 +115,7 @@ class LlmRuntime(RuntimeQueries):
                 runtime is not usable here. A failing call raises nothing: it is a finish.
         """
         self._shell.check_usable()
+        _check_recovery(recovery, on_retry)
         asked = request.options_from(options, fields)
 
         def dispatch(one: GenerateOptions) -> Stream:
@@ -141,6 +144,7 @@ class LlmRuntime(RuntimeQueries):
             ValueError: the adapter left a block open that deltas cannot build.
         """
         self._shell.check_usable()
+        _check_recovery(recovery, on_retry)
         asked = request.options_from(options, fields)
 
         def dispatch(one: GenerateOptions) -> Stream:
@@ -183,7 +187,7 @@ class LlmRuntime(RuntimeQueries):
         """
         asked = request.config_from(config)
         for field, name in (("provider", asked.provider), ("model", asked.model)):
-            _check_name(field, name)
+            arguments.name(field, name)
 
         async def ask(op: str, argument: object, provider: str) -> Any:
             return await self.query(op, argument, provider=provider, timeout_s=timeout_s)
@@ -221,7 +225,7 @@ class LlmRuntime(RuntimeQueries):
         lease: LeaseId | None = None,
     ) -> CallRequest:
         for field, name in (("provider", options.provider), ("model", options.model)):
-            _check_name(field, name)
+            arguments.name(field, name)
         return CallRequest(
             RouteName(options.provider),
             options.model,
@@ -314,8 +318,9 @@ class LlmRuntime(RuntimeQueries):
                 (names the key), a wrong timeout, or the runtime is not usable here.
             RemoteProtocolError: the answer can't be decoded.
         """
-        if not 0 < timeout_s <= MAX_QUERY_TIMEOUT_S:
-            raise LocalProtocolError(f"timeout_s: above 0, at most {MAX_QUERY_TIMEOUT_S:g} s")
+        arguments.seconds("timeout_s", timeout_s, MAX_QUERY_TIMEOUT_S)
+        arguments.name("op", op)
+        arguments.name("provider", provider)
         body = request.packed_argument(op, argument)
         answered = await self._shell.ask(op, provider, body, timeout_s)
         if answered.failure is not None:
@@ -323,9 +328,10 @@ class LlmRuntime(RuntimeQueries):
         return unpack_body(answered.body)
 
 
-def _check_name(field: str, name: str) -> None:
-    if len(name) > MAX_NAME_BYTES:
-        raise LocalProtocolError(f"{field}: at most {MAX_NAME_BYTES} characters")
+def _check_recovery(recovery: object, on_retry: object) -> None:
+    arguments.choice("recovery", recovery, _RECOVERIES)
+    if on_retry is not None:
+        arguments.function("on_retry", on_retry)
 
 
 def _attachments(options: GenerateOptions) -> tuple[str, ...]:
@@ -361,9 +367,9 @@ def connect(
             the file in `TRUNKLINE_KEYS`.
 
     Raises:
-        LocalProtocolError: an endpoint that can't be one, a name over 256 characters, or a key
-            file that can't be read.
+        LocalProtocolError: an endpoint that can't be one, a name over 256 characters, a wrong
+            timeout, or a key file that can't be read.
     """
-    if len(name) > MAX_NAME_BYTES:
-        raise LocalProtocolError(f"name: at most {MAX_NAME_BYTES} characters")
+    arguments.name("name", name)
+    arguments.seconds("timeout_s", timeout_s, _MAX_CONNECT_TIMEOUT_S)
     return LlmRuntime(endpoint, name, timeout_s, keys)
