@@ -9,7 +9,7 @@ knows neither sockets nor credit; values are judged by the pure functions of the
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final, cast
 
 from trunkline_protocol.adapter_request import adapter_options
@@ -45,7 +45,10 @@ from trunkline_workers.redact import redact
 
 MAX_FAILURE_CHARS: Final = 4096  # ENDED carries the failure in its envelope
 _CONFIG_FIELDS: Final = tuple(LlmCallConfig.model_fields)
-_SECRET_NAME: Final = re.compile(r"(?i)key|token|secret|password|credential")
+_SECRET_NAME: Final = re.compile(r"(?i)key|token|secret|passw|credential|auth(?!or(?!iz))|cookie")
+# They say where a secret is to be found.
+_HARMLESS_NAME: Final = re.compile(r"(?i)(env|file|header|name|path|sock|dir)$")
+_SCHEME: Final = re.compile(r"(?i)^(?:bearer|basic|token)\s+")
 _MIN_SECRET_CHARS: Final = 6  # a shorter value would blank out ordinary words
 
 Redact = Callable[[str], str]
@@ -53,13 +56,19 @@ Redact = Callable[[str], str]
 
 def redactor(environ: Mapping[str, str], options: Mapping[str, object]) -> Redact:
     """Return what takes this worker's secrets out of a text: values under a telling name."""
-    named = [*environ.items(), *options.items()]
-    secrets = [
-        value
-        for name, value in named
-        if isinstance(value, str) and len(value) >= _MIN_SECRET_CHARS and _SECRET_NAME.search(name)
-    ]
+    secrets = list(dict.fromkeys([*_secrets_in(environ), *_secrets_in(options)]))
     return lambda text: redact(text, secrets)
+
+
+def _secrets_in(table: Mapping[str, object]) -> Iterator[str]:
+    """Yield the secrets in a table and the tables below it; of headers without their scheme."""
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _secrets_in(cast("Mapping[str, object]", value))
+        elif isinstance(value, str) and _SECRET_NAME.search(name):
+            secret = _SCHEME.sub("", value)
+            if len(secret) >= _MIN_SECRET_CHARS and not _HARMLESS_NAME.search(name):
+                yield secret
 
 
 def call_config(options: GenerateOptions) -> LlmCallConfig:
@@ -120,19 +129,19 @@ def finish_of(raised: BaseException, clean: Redact) -> Finish:
 
 
 def cleaned(failure: LlmFailure, clean: Redact) -> LlmFailure:
-    """Return a failure without secrets, of a bounded length."""
+    """Return a failure without secrets, of a bounded length.
+
+    Code and request id too: gateways put what they were sent into either.
+    """
     message = clean(failure.message)
     if len(message) > MAX_FAILURE_CHARS:
         message = message[: MAX_FAILURE_CHARS - 1] + "\u2026"
-    if message == failure.message:
+    code = clean(failure.code)
+    request_id = failure.request_id
+    request_id = request_id if request_id is None else clean(request_id)
+    if (message, code, request_id) == (failure.message, failure.code, failure.request_id):
         return failure
-    return LlmFailure(
-        message,
-        failure.code,
-        failure.status,
-        failure.provider_retry_after_ms,
-        failure.request_id,
-    )
+    return LlmFailure(message, code, failure.status, failure.provider_retry_after_ms, request_id)
 
 
 def _innermost(raised: BaseException) -> BaseException:

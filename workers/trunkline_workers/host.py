@@ -93,7 +93,7 @@ class Host:
         self._clean = redactor(environ, boot.options)
         self._is_strict = environ.get(_STRICT_GRAMMAR, "") not in {"", "0"}
         self._leases: Leases[PreparedCall] = Leases()
-        self._notes = AttemptNotes(_spans(boot, self.report))
+        self._notes = AttemptNotes(_spans(boot, self.report), self._clean)
         identity = WorkerIdentity(
             boot.pool, boot.slot, boot.generation, os.getpid(), boot.token, boot.is_standby
         )

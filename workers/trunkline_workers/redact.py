@@ -28,9 +28,7 @@ _PATTERNS: Final = (
 
 def redact(text: str, secrets: Iterable[str] = ()) -> str:
     """Return the text with every secret in it replaced by `MASK`."""
-    for secret in secrets:
-        for form in _forms(secret):
-            text = _without(text, form)
+    text = _without(text, [form for secret in secrets for form in _forms(secret)])
     for pattern in _PATTERNS:
         text = pattern.sub(MASK, text)
     return text
@@ -42,17 +40,32 @@ def _forms(secret: str) -> list[str]:
     return list(dict.fromkeys((secret, quote(secret, safe="", errors="replace"), encoded)))
 
 
-def _without(text: str, secret: str) -> str:
-    """Replace each longest beginning of the secret that has more than four characters."""
-    head = secret[: _SHOWN_MAX + 1]
-    if len(head) <= _SHOWN_MAX:
-        return text.replace(secret, MASK) if secret else text
+def _without(text: str, forms: list[str]) -> str:
+    """Replace, at each place, the longest beginning of a form that has more than four characters.
+
+    Of all forms at once: keys of one provider begin alike, and taking out the common beginning for
+    one of them would leave the rest of another.
+    """
+    heads: dict[str, list[str]] = {}
+    for form in sorted(forms, key=len, reverse=True):
+        if form:
+            heads.setdefault(form[: _SHOWN_MAX + 1], []).append(form)
+    if not heads:
+        return text
+    finder = re.compile("|".join(map(re.escape, sorted(heads, key=len, reverse=True))))
     out: list[str] = []
     start = 0
-    while (found := text.find(head, start)) >= 0:
-        size = len(head)
-        while size < len(secret) and text[found + size : found + size + 1] == secret[size]:
-            size += 1
-        out += (text[start:found], MASK)
-        start = found + size
+    while (found := finder.search(text, start)) is not None:
+        at = found.start()
+        size = max(_common(text, at, form) for form in heads[found.group()])
+        out += (text[start:at], MASK)
+        start = at + size
     return "".join((*out, text[start:]))
+
+
+def _common(text: str, at: int, form: str) -> int:
+    """Return how much of the beginning of a form stands in the text at a place."""
+    size = 0
+    while size < len(form) and text[at + size : at + size + 1] == form[size]:
+        size += 1
+    return size

@@ -40,13 +40,14 @@ def without_key(exc: LlmError, key: str | None) -> LlmError:
     A new error without a cause: the chain of the old one may quote the provider's text.
     """
     failure = exc.failure
-    text = redact(failure.message, () if key is None else (key,))
+    keys = () if key is None else (key,)
+    request_id = failure.request_id
     return LlmError(
         LlmFailure(
-            message=text,
-            code=failure.code,
+            message=redact(failure.message, keys),
+            code=redact(failure.code, keys),
             status=failure.status,
             provider_retry_after_ms=failure.provider_retry_after_ms,
-            request_id=failure.request_id,
+            request_id=request_id if request_id is None else redact(request_id, keys),
         )
     )

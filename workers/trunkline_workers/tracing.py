@@ -8,7 +8,7 @@ runs per chunk.
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -79,9 +79,11 @@ class AttemptNotes:
 
     Args:
         spans: where spans are begun; `None`: nowhere.
+        clean: takes secrets out of what a provider calls its request.
     """
 
-    def __init__(self, spans: SpanSource | None = None) -> None:
+    def __init__(self, spans: SpanSource | None = None, clean: Callable[[str], str] = str) -> None:
+        self._clean = clean
         self._spans = spans
         self._notes: dict[tuple[CallId, int], AttemptNote] = {}
 
@@ -100,9 +102,10 @@ class AttemptNotes:
         note = self._notes.pop((call, attempt), None)
         if note is None:
             return ""
+        cleaned_id = self._clean(note.request_id)
         if note.span is not None:
-            note.span.end(finish, usage, note.request_id)
-        return note.request_id
+            note.span.end(finish, usage, cleaned_id)
+        return cleaned_id
 
     def close(self) -> None:
         """Send what is left of the spans."""
