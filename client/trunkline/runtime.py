@@ -29,6 +29,7 @@ from trunkline.prepared import PreparedLlmCall, prepare
 from trunkline.queries import DEFAULT_QUERY_TIMEOUT_S, RuntimeQueries
 from trunkline.shell import Shell
 from trunkline.stream import BlockStream, GenerateResult, RetryObserver, Stream, collect
+from trunkline.ticket import Ticket
 from trunkline.trace import current_traceparent
 
 Recovery = Literal["none", "policy"]
@@ -98,6 +99,7 @@ class LlmRuntime(RuntimeQueries):
         *,
         recovery: Recovery = "none",
         on_retry: RetryObserver | None = None,
+        detachable: bool = False,
         **fields: Any,
     ) -> Stream:
         """Return one model call as a stream of chunks; nothing is sent before it is read.
@@ -108,6 +110,8 @@ class LlmRuntime(RuntimeQueries):
             recovery: "policy" has the broker repeat a failed attempt by the route's policy, as
                 long as the application was given no chunk; "none" makes one attempt.
             on_retry: called on the loop when a retry is decided and when it begins.
+            detachable: the call goes on when this client leaves or dies, and whoever has
+                `stream.ticket` may `attach` to it. The worker keeps what was said, at most 16 MiB.
             **fields: of `GenerateOptions`, without `options`.
 
         Raises:
@@ -119,9 +123,28 @@ class LlmRuntime(RuntimeQueries):
         asked = request.options_from(options, fields)
 
         def dispatch(one: GenerateOptions) -> Stream:
-            return Stream(self._shell, self._request(one, recovery), on_retry)
+            made = self._request(one, recovery, detachable=detachable)
+            return Stream(self._shell, made, on_retry)
 
         return self._through_listeners(asked, dispatch)
+
+    def attach(self, ticket: str) -> Stream:
+        """Return a call that another client began, from its first chunk on.
+
+        What was said before comes in as few chunks as lead to the same blocks. If another client
+        still reads the call, its stream ends in `aborted`. A ticket that nobody honours (the call
+        is over for more than half a minute, or its worker is gone) is a finish, not an exception.
+
+        Args:
+            ticket: `stream.ticket` of a call with `detachable=True`.
+
+        Raises:
+            LocalProtocolError: no ticket, or the runtime is not usable here.
+        """
+        self._shell.check_usable()
+        known = Ticket.parse(ticket)
+        asked = CallRequest(RouteName(known.provider), known.model, b"", is_detachable=True)
+        return Stream(self._shell, asked, ticket=known)
 
     async def generate(
         self,
@@ -223,6 +246,7 @@ class LlmRuntime(RuntimeQueries):
         *,
         replayable: bool = False,
         lease: LeaseId | None = None,
+        detachable: bool = False,
     ) -> CallRequest:
         for field, name in (("provider", options.provider), ("model", options.model)):
             arguments.name(field, name)
@@ -235,6 +259,7 @@ class LlmRuntime(RuntimeQueries):
             lease=lease,
             attachments=_attachments(options),
             traceparent=current_traceparent(),
+            is_detachable=detachable,
         )
 
     # --- listeners and events ------------------------------------------------------------------

@@ -28,6 +28,7 @@ from trunkline.core.effects import Effects, RetryNotice
 from trunkline.core.mux import Mux
 from trunkline.core.requests import CallRequest
 from trunkline.core.stream_state import StreamState
+from trunkline.ticket import Ticket
 
 _EMPTY: Final[Iterator[StreamChunk]] = iter(())
 _NO_KEY: Final = StreamKey(bytes(STREAM_KEY_BYTES))  # of a call that was never opened
@@ -142,7 +143,11 @@ class Stream:
     """
 
     def __init__(
-        self, owner: Owner, request: CallRequest, on_retry: RetryObserver | None = None
+        self,
+        owner: Owner,
+        request: CallRequest,
+        on_retry: RetryObserver | None = None,
+        ticket: Ticket | None = None,
     ) -> None:
         self.provider = request.provider
         self.model = request.model
@@ -150,7 +155,8 @@ class Stream:
         self._mux = owner.mux
         self._request: CallRequest | None = request  # until it is sent: it may be large
         self._on_retry = on_retry
-        self._call = owner.mux.new_call_id()
+        self._ticket = ticket
+        self._call = owner.mux.new_call_id() if ticket is None else ticket.call
         self._state: StreamState | None = None
         self._chunks: Iterator[StreamChunk] = _EMPTY
         self._is_read = False
@@ -227,7 +233,11 @@ class Stream:
             raise AssertionError("a stream is started once")
         if self._on_retry is not None:
             self._owner.observe(self._call, self._on_retry)
-        state, effects = self._mux.open(self._call, self._request, monotonic())
+        if self._ticket is None:
+            state, effects = self._mux.open(self._call, self._request, monotonic())
+        else:
+            token = self._ticket.token
+            state, effects = self._mux.attach(self._call, self._request, token, monotonic())
         self._state, self._request = state, None
         self._owner.perform(effects)
         return state
@@ -274,6 +284,19 @@ class Stream:
     def call_id(self) -> CallId:
         """The id of the call, the same in every log."""
         return self._call
+
+    @property
+    def ticket(self) -> str | None:
+        """What `attach` wants; `None` for a call that is not detachable or not accepted yet.
+
+        Whoever has it may take the call over, so treat it as a password.
+        """
+        if self._ticket is not None:
+            return self._ticket.text()
+        served = None if self._state is None else self._state.served_by
+        if served is None or served.token is None:
+            return None
+        return Ticket(self._call, served.token, self.provider, self.model).text()
 
     @property
     def attempts(self) -> int:

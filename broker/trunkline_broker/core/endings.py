@@ -20,6 +20,7 @@ from trunkline_protocol.frames import (
     Lost,
     Retry,
     RetryStarted,
+    Window,
 )
 from trunkline_protocol.ids import CallId
 
@@ -180,6 +181,8 @@ class Endings:
             worker = hub.workers.get(call.worker)
             if worker is not None and call.is_detachable:
                 self._detach(client, call)
+                if call.state is CallState.RUNNING:
+                    hub.to_worker(worker, Window(call.id, call.attempt, 0, 0))
             elif call.state is CallState.RUNNING and worker is not None:
                 self._detach(client, call)
                 call.is_cancelled = True
@@ -194,6 +197,10 @@ class Endings:
         owner = self._hub.clients.get(call.client)
         if owner is not None:
             self._detach(owner, call)
+            if owner is not client:
+                failure = LlmFailure("another client has attached to this call", Code.ABORTED)
+                frame = Failed(call.id, call.attempt, failure.to_dict())
+                self._hub.to_client(owner, frame)
         call.client, call.client_name = client.id, client.name
         client.calls[call.id] = call
         self._hub.open_stream(client, call)

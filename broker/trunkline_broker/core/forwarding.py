@@ -22,6 +22,7 @@ from trunkline_protocol.frames import (
     Resume,
     Sent,
     Snapshot,
+    Window,
 )
 from trunkline_protocol.ids import CallId, ClientId
 
@@ -99,7 +100,7 @@ class Forwarding:
             self._hub.to_worker(worker, Done(tuple(refs)))
 
     def on_attach(self, client: Client, frame: Attach, now_s: float) -> None:
-        """Let a client take over a detachable call; a wrong token is counted, not answered."""
+        """Let a client take over a detachable call; to a wrong token it is an unknown call."""
         hub = self._hub
         call = hub.calls.get(frame.call)
         worker = hub.workers.get(call.worker) if call is not None else None
@@ -113,6 +114,7 @@ class Forwarding:
             call.attacher = client.id
         elif call.token != frame.token:
             hub.count("attach_refused")
+            hub.to_client(client, Lost(frame.call, 0))
             return
         else:
             self._endings.attach(call, client)
@@ -136,7 +138,11 @@ class Forwarding:
             call.attacher = None
             call.is_rebound = False
             call.is_detachable = True
-        self._hub.to_client(self._hub.clients.get(call.client), frame)
+        client = self._hub.clients.get(call.client)
+        self._hub.to_client(client, frame)
+        if client is not None:
+            chunks, size = client.budget.window(call.id)
+            self._hub.to_client(client, Window(call.id, call.attempt, chunks, size))
 
     def on_sent(self, worker: Worker, sent: Sequence[Progress]) -> None:
         """Pass what a worker says it has sent; one frame to each client."""
@@ -166,6 +172,10 @@ class Forwarding:
         call = self._hub.calls.get(call_id)
         if call is None:
             self._unknown(client, call_id, attempt)
+            return None
+        if call.client is None:
+            # Detached while this client seemed gone: it can't know what was said since.
+            self._hub.to_client(client, Lost(call_id, attempt))
             return None
         if call.client != client.id:
             self._hub.count("foreign_call")

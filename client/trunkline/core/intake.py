@@ -85,6 +85,16 @@ class Intake:
         self.expected += count
         self.progress_s = now_s
 
+    def begin_at(self, position: int, before: list[StreamChunk], now_s: float) -> None:
+        """Begin in the middle: everything below `position` is known, as the chunks `before`.
+
+        No credit counts them.
+        """
+        self.expected = self.consumed = self._credited = position
+        self.known_next = max(self.known_next, position)
+        self.progress_s = now_s
+        self._waiting.append(Batch(before, 0, 0))
+
     def add_end(self, chunk: StreamChunk) -> None:
         """Put a chunk behind the others that no worker sent and no credit counts."""
         self._waiting.append(Batch([chunk], 0, 0))

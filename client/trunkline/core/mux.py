@@ -16,6 +16,7 @@ from trunkline_protocol.codec import PROBED, decode_lane_header
 from trunkline_protocol.failure import Code, LlmFailure, RemoteProtocolError
 from trunkline_protocol.frames import (
     Accepted,
+    Attach,
     Bye,
     CallRef,
     Cancel,
@@ -44,6 +45,7 @@ from trunkline_protocol.frames import (
 )
 from trunkline_protocol.ids import CallId, ClientId, QueryId, StreamKey
 
+from trunkline.core.attached import AttachedStream
 from trunkline.core.drawn import DrawnIds
 from trunkline.core.effects import (
     NOTHING,
@@ -64,6 +66,8 @@ from trunkline.core.stream_state import Phase, StreamState
 _RESTATE_AT_ONCE: Final = 1000  # calls in one RESTATE: well below MAX_ENVELOPE_BYTES
 _NEVER_S: Final = float("inf")
 ADAPTERS_UPDATED: Final = "adapters-updated"
+_LEFT: Final = LlmFailure("the client was closed; the call goes on", Code.ABORTED)
+_HELD_HERE: Final = LlmFailure("this client holds the call already", Code.INVALID_REQUEST)
 _CLOSED: Final = LlmFailure("the client was closed", Code.ABORTED)
 
 
@@ -156,11 +160,14 @@ class Mux:
             `MAX_OPEN_CALLS_PER_CLIENT`.
         """
         stream = self._new_stream(call, request, now_s)
+        return stream, self._begin(stream, now_s)
+
+    def _begin(self, stream: StreamState, now_s: float) -> Effects:
         if len(self._calls) >= limits.MAX_OPEN_CALLS_PER_CLIENT or self._link.has_given_up:
-            return stream, stream.give_up(self._refusal())
+            return stream.give_up(self._refusal())
         self._calls[stream.call] = stream
         self._by_key[stream.stream_key] = stream
-        return stream, self._absorb(stream, stream.speak(now_s), now_s)
+        return self._absorb(stream, stream.speak(now_s), now_s)
 
     def _new_stream(self, call: CallId, request: CallRequest, now_s: float) -> StreamState:
         return StreamState(call, request, self._drawn.stream_key(), now_s)
@@ -170,6 +177,19 @@ class Mux:
             return LlmFailure("the broker refuses this client", Code.TRANSPORT)
         bound = limits.MAX_OPEN_CALLS_PER_CLIENT
         return LlmFailure(f"{bound} calls of this client are open already", Code.OVERLOADED)
+
+    def attach(
+        self, call: CallId, request: CallRequest, token: bytes, now_s: float
+    ) -> tuple[StreamState, Effects]:
+        """Take over a call that another client began; it waits here while no broker answers.
+
+        Returns:
+            As `open`; the call is over already if this client holds it.
+        """
+        stream = AttachedStream(call, request, self._drawn.stream_key(), now_s, token)
+        if call in self._calls:
+            return stream, stream.give_up(_HELD_HERE)
+        return stream, self._begin(stream, now_s)
 
     def take(self, stream: StreamState, now_s: float) -> tuple[list[StreamChunk], Effects]:
         """Hand out the chunks of a call's next frame; those handed out before count as consumed.
@@ -199,6 +219,8 @@ class Mux:
     def close(self, now_s: float) -> Effects:
         """End every call in `aborted` and every query, and take leave of the broker.
 
+        Detachable calls end here only; the broker lets them go on.
+
         Returns:
             Effects; `Left` comes later if `is_leaving` is true now. A connection that is closed
             too early takes its last frames with it: the broker finds the peer gone before it
@@ -206,7 +228,11 @@ class Mux:
         """
         effects: list[Effect] = []
         for stream in list(self._calls.values()):
-            effects.extend(self.cancel(stream, now_s))
+            if _may_be_left(stream):
+                effects.extend(stream.give_up(_LEFT))
+                self._forget(stream)
+            else:
+                effects.extend(self.cancel(stream, now_s))
         effects.extend(self._questions.give_up(Code.ABORTED, _CLOSED.message))
         effects.extend(self._flush_done(now_s))
         if self._link.is_greeted:
@@ -304,7 +330,7 @@ class Mux:
             case Event():
                 return [Happened(frame.event)]
             case Snapshot():
-                return [Count("unexpected_snapshots")]
+                return self._on_snapshot(frame, now_s)
             case _:
                 return self._on_call_frame(frame, now_s)
 
@@ -339,6 +365,12 @@ class Mux:
         if frame.code == "VERSION" and self._link.phase is LinkPhase.GREETING:
             return self.on_rejected(frame.code, frame.message)
         return [Count("refused_frames")]
+
+    def _on_snapshot(self, frame: Snapshot, now_s: float) -> Effects:
+        stream = self._calls.get(frame.call)
+        if not isinstance(stream, AttachedStream):
+            return [Count("unexpected_snapshots")]
+        return self._absorb(stream, stream.on_snapshot(frame, now_s), now_s)
 
     def _on_sent(self, frame: Sent, now_s: float) -> Effects:
         effects: list[Effect] = []
@@ -443,6 +475,8 @@ class Mux:
         if self._link.down_for_s(now_s) >= self._orphan_timeout_s:
             return now_s - stream.opened_s >= self._orphan_timeout_s or stream.was_sent
         silent_s = now_s - max(stream.opened_s, self._link.heard_s)
+        if isinstance(stream, AttachedStream) and stream.is_attaching:
+            silent_s = now_s - stream.opened_s  # a wrong ticket may be answered by nobody
         return stream.phase is Phase.OPENING and silent_s >= self._orphan_timeout_s
 
     def _orphan_failure(self) -> LlmFailure:
@@ -476,7 +510,7 @@ class Mux:
         """Decide for a frame of a call; what is held back is said again when it may go out."""
         link = self._link
         match frame:
-            case Open():
+            case Open() | Attach():
                 may = link.is_up and not link.is_restarting
                 stream.was_sent |= may
                 return may
@@ -520,6 +554,12 @@ class Mux:
         refs, self._done = tuple(self._done[-limits.MAX_LIST_ENTRIES :]), []
         self._done_sent_s = now_s
         return [Send(Done(refs))]
+
+
+def _may_be_left(stream: StreamState) -> bool:
+    """Whether the broker lets a call go on when its client leaves: a detachable, accepted one."""
+    is_held = stream.phase in {Phase.OPEN, Phase.TAIL}
+    return stream.request.is_detachable and is_held and stream.has_position
 
 
 def _restates(told: list[Restated]) -> Effects:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from trunkline_protocol.ids import Generation, LeaseId, PoolName, RouteName
@@ -23,6 +23,7 @@ class CallRequest:
         lease: the prepared call to dispatch.
         attachments: ids that the body names.
         traceparent: the application's span; empty: none.
+        is_detachable: the call goes on when this client leaves.
     """
 
     provider: RouteName
@@ -33,13 +34,19 @@ class CallRequest:
     lease: LeaseId | None = None
     attachments: tuple[str, ...] = ()
     traceparent: str = ""
+    is_detachable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class ServedBy:
-    """The worker that an attempt was given to, and the policy captured with it."""
+    """The worker that an attempt was given to, and the policy captured with it.
+
+    Attributes:
+        token: with which a detachable call can be attached to.
+    """
 
     pool: PoolName
     slot: int
     generation: Generation
     policy: Mapping[str, Any]
+    token: bytes | None = field(default=None, repr=False)

@@ -328,7 +328,9 @@ class StreamState:
             return [Send(Cancel(self.call, self.attempt))]
         if self.phase is Phase.CLOSED:
             return NOTHING
-        self.served_by = ServedBy(frame.pool, frame.slot, frame.generation, frame.policy)
+        self.served_by = ServedBy(
+            frame.pool, frame.slot, frame.generation, frame.policy, frame.token
+        )
         self._is_accepted = True
         return [
             *self.on_queued(now_s),
@@ -488,6 +490,7 @@ class StreamState:
             request.model,
             recovery=request.recovery,
             seen=self.intake.expected > 0,
+            detachable=request.is_detachable,
             lease=request.lease,
             retry_offer=offer,
             attachments=request.attachments,

@@ -189,13 +189,16 @@ def test_a_detached_call_is_attached_with_its_token() -> None:
     other = rig.a_client()
     other.say(frames.Attach(opened.call, b"wrong", KEY))
     assert rig.count("attach_refused") == 1
+    assert other.got(frames.Lost)
     other.say(frames.Attach(opened.call, token, KEY))
+    assert client.failure()["code"] == "ABORTED"
     attach = only(worker.got(frames.Attach))
     assert (attach.client, attach.window_chunks, attach.stream_key) == (other.id, 1024, KEY)
     rig.check()
     snapshot = frames.Snapshot(opened.call, 0, 7, b"blocks")
     worker.say(snapshot)
     assert other.got(frames.Snapshot) == [snapshot]
+    assert only(other.got(frames.Window)).window_chunks == 1024
     other.say(a_credit(opened))
     assert worker.got(frames.Credit)
     client.say(a_credit(opened))
@@ -203,6 +206,10 @@ def test_a_detached_call_is_attached_with_its_token() -> None:
     client.die()
     assert worker.got(frames.Cancel) == []
     other.die()
+    assert worker.got(frames.Window)[-1] == frames.Window(opened.call, 0, 0, 0)
+    other.reconnect()
+    other.say(a_credit(opened))
+    assert other.got(frames.Lost)
     third = rig.a_client()
     third.say(frames.Attach(opened.call, token, KEY))
     assert worker.got(frames.Attach)

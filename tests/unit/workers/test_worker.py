@@ -106,7 +106,11 @@ def test_link_frames_reach_the_link() -> None:
     assert core.on_frame(Refused("BAD_FRAME", ""), 0.0) == [Count("refused_BAD_FRAME")]
     assert core.on_frame(Heartbeat(), 0.0) == []
     assert core.on_frame(Bye(), 0.0) == [Exit(EXIT_OK, "the broker said BYE")]
-    assert core.on_frame(Attach(CALL, b"t", KEY), 0.0) == [Count("frames_unsupported")]
+
+
+def test_attach_reaches_the_calls() -> None:
+    core = a_core()
+    assert core.on_frame(Attach(CALL, b"t", KEY), 0.0) == [Count("frames_of_unknown_calls")]
 
 
 def test_who_is_answered_with_everything_held() -> None:

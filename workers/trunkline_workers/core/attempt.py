@@ -9,19 +9,23 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from trunkline_protocol.chunks import Finish, FinishReason
 from trunkline_protocol.codec import encode_lane, pack_body
 from trunkline_protocol.failure import Code, LlmFailure
-from trunkline_protocol.frames import Ended, HeldCall, Start
+from trunkline_protocol.frames import Attach, Ended, HeldCall, Snapshot, Start
+from trunkline_protocol.ids import ClientId
 from trunkline_protocol.limits import (
     MAX_LANE_BODY_BYTES,
     MAX_LANE_CHUNKS,
     MAX_LANE_FRAME_BYTES,
     MIN_FRAME_COST_BYTES,
 )
+
+from trunkline_workers.core.record import RECORD_LIMIT_BYTES, Record
 
 
 class AttemptState(Enum):
@@ -66,11 +70,14 @@ class Attempt:
         "_fit",
         "_kept",
         "_pending",
+        "_record",
+        "_snapshot",
         "client",
         "consumed",
         "consumed_bytes",
         "ending",
         "first_s",
+        "is_detached",
         "last_word_s",
         "received",
         "request_id",
@@ -100,10 +107,15 @@ class Attempt:
         self._kept: deque[KeptFrame] = deque()
         self._pending: list[Sequence[Any]] = []
         self._fit = MAX_LANE_CHUNKS  # how many chunks of late fitted into one frame
+        self.is_detached = False
+        self._record = Record() if start.detachable else None
+        self._snapshot: Snapshot | None = None  # until its receiver has told a position
 
     @property
     def room(self) -> int:
         """Chunks that may be sent now: 0 when the credit in chunks or in bytes is used up."""
+        if self.is_detached:
+            return MAX_LANE_CHUNKS
         if self.sent_bytes >= self.consumed_bytes + self.window_bytes:
             return 0
         left = self.consumed + self.window_chunks - self.sent
@@ -136,9 +148,70 @@ class Attempt:
         self.consumed_bytes = max(self.consumed_bytes, consumed_bytes)
         if received > self.received:
             self.received = received
+            self._snapshot = None
             while self._kept and self._kept[0][0] <= received:
                 self._kept.popleft()
         return True
+
+    # --- detaching (LANE 12) -------------------------------------------------------------------
+
+    @property
+    def is_detachable(self) -> bool:
+        """Whether it may go on without a client."""
+        return self._record is not None
+
+    def detach(self) -> None:
+        """Go on without a client: only the record is kept from now on."""
+        self.is_detached = True
+        self._kept.clear()
+        self._snapshot = None
+        self.received = self.consumed = self.sent
+
+    def attach(self, frame: Attach, client: ClientId) -> Snapshot | None:
+        """Give what was said so far to a client, and what comes to it under its stream key.
+
+        Returns:
+            `None` if that client has the snapshot already; a lost one is said again.
+
+        Raises:
+            AssertionError: the attempt is not detachable.
+        """
+        if self._record is None:
+            raise AssertionError("only a detachable attempt is attached to")
+        if frame.stream_key == self.start.stream_key:
+            return self._snapshot
+        self.client = client
+        self.start = replace(self.start, client=client, stream_key=frame.stream_key)
+        self.window_chunks, self.window_bytes = frame.window_chunks, frame.window_bytes
+        self.is_detached = False
+        self._kept.clear()
+        self.received = self.consumed = self.sent
+        self.sent_bytes = self.consumed_bytes = 0
+        body = pack_body(self._record.arrays())
+        self._snapshot = Snapshot(frame.call, self.start.attempt, self.sent, body=body)
+        return self._snapshot
+
+    def _note(self, arrays: Sequence[Sequence[Any]]) -> None:
+        """Keep numbered chunks in the record; one that grows too large ends the attempt."""
+        record = self._record
+        if record is None:
+            return
+        record.add(arrays)
+        if record.size_bytes > RECORD_LIMIT_BYTES and self.ending is None:
+            self._record = Record()
+            reason = FinishReason("error", LlmFailure(_TOO_LARGE, Code.OVERLOADED))
+            self._pending[:] = [Finish(reason).to_array()]
+            self.ending = Ending(reason.to_dict(), None, {})
+
+    def _absorb(self) -> None:
+        """Number what waits and put it into the record alone; an overflow adds a finish."""
+        while self._pending:
+            arrays, self._pending = self._pending, []
+            self.sent += len(arrays)
+            self._note(arrays)
+        self.received = self.consumed = self.sent
+
+    # --- sending -------------------------------------------------------------------------------
 
     def frames_from(self, expected: int) -> list[bytes]:
         """Return the kept frames that hold chunk `expected` or a later one, oldest first."""
@@ -154,6 +227,9 @@ class Attempt:
         A chunk that has no form on the lane, or is larger than any receiver accepts, is replaced
         by an `error` finish, with everything after it dropped; `ending` is that finish then.
         """
+        if self.is_detached:
+            self._absorb()
+            return []
         frames: list[bytes] = []
         pending = self._pending
         while pending:
@@ -163,9 +239,11 @@ class Attempt:
                 break
             waiting = len(pending)
             count = min(waiting, room, self._fit)
-            frame = self._encode(pending if count == waiting else pending[:count])
+            arrays = pending if count == waiting else pending[:count]
+            frame = self._encode(arrays)
             if frame is None:
                 continue  # a chunk was replaced, or fewer fit than of late
+            noted = None if self._record is None else list(arrays)
             if count == waiting:
                 pending.clear()
             else:
@@ -174,6 +252,8 @@ class Attempt:
             self.sent_bytes += max(MIN_FRAME_COST_BYTES, len(frame))
             self._kept.append((self.sent, frame))
             frames.append(frame)
+            if noted is not None:
+                self._note(noted)
         return frames
 
     def _encode(self, arrays: Sequence[Sequence[Any]]) -> bytes | None:
@@ -232,6 +312,9 @@ class Attempt:
         )
 
 
+_TOO_LARGE: Final = (
+    f"a detachable call keeps at most {RECORD_LIMIT_BYTES >> 20} MiB, and this one has more"
+)
 _UNSENDABLE: Final = "the adapter emitted a chunk that has no form on the lane"
 
 

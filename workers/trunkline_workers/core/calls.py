@@ -15,6 +15,7 @@ from typing import Any, Final
 from trunkline_protocol.chunks import Finish, FinishReason
 from trunkline_protocol.failure import Code, LlmFailure
 from trunkline_protocol.frames import (
+    Attach,
     Cancel,
     Credit,
     Done,
@@ -162,13 +163,46 @@ class WorkerCalls:
         return [Begin(start)]
 
     def on_window(self, frame: Window, now_s: float) -> _Effects:
-        """Take a changed window; `Pull` if it lets a paused attempt go on."""
+        """Take a changed window; `Pull` if it lets a paused attempt go on.
+
+        A window of 0 means that nobody is attached: a detachable attempt goes on without credit.
+        """
         key = (frame.call, frame.attempt)
         found = self._held.get(key)
         if found is None:
             return [Count("frames_of_unknown_calls")]
+        if not frame.window_chunks:
+            if not found.is_detachable:
+                return [Count("bad_window")]
+            found.detach()
+            return self._go_on(key, found, now_s)
+        if found.is_detached:
+            return [Count("late_windows")]  # for the client that has left
         found.window_chunks, found.window_bytes = frame.window_chunks, frame.window_bytes
         return self._go_on(key, found, now_s)
+
+    def on_attach(self, frame: Attach, now_s: float) -> _Effects:
+        """Give a detachable attempt to whoever knows its token (LANE 12).
+
+        Returns:
+            `SNAPSHOT` and what follows; only a count for a wrong token, an unknown call, or a
+            client that has its snapshot already.
+        """
+        key = max((key for key in self._held if key[0] == frame.call), default=None)
+        if key is None or frame.client is None:
+            return [Count("frames_of_unknown_calls")]
+        found = self._held[key]
+        if not found.is_detachable or found.start.token != frame.token:
+            return [Count("attach_refused")]
+        snapshot = found.attach(frame, frame.client)
+        if snapshot is None:
+            return [Count("attached_already")]
+        again = [SendLane(found.client, kept) for kept in found.frames_from(0)]
+        effects: _Effects = [SendControl(snapshot), *again]
+        if found.state is AttemptState.TAIL:
+            self._touch(key, found, now_s)
+            return [*effects, SendControl(found.ended())]
+        return [*effects, *self._go_on(key, found, now_s)]
 
     def on_credit(self, frame: Credit, now_s: float) -> _Effects:
         """Take the totals that the client has received and consumed since the attempt began.

@@ -38,7 +38,6 @@ from trunkline_workers.core.effects import (
     Answer,
     Begin,
     CallEffect,
-    Count,
     DropAnswer,
     Effect,
     Exit,
@@ -89,7 +88,7 @@ class WorkerCore:
         """Take a decoded control frame of the broker."""
         self.link.on_word(now_s)
         match frame:
-            case Start() | Window() | Credit() | Resume() | Cancel() | Done():
+            case Start() | Window() | Credit() | Resume() | Cancel() | Done() | Attach():
                 return self._metered(self._on_call_frame(frame, now_s), now_s)
             case Query():
                 return [Answer(frame)]
@@ -97,13 +96,11 @@ class WorkerCore:
                 return [DropAnswer(frame.query)]
             case Reply():
                 return [TakeReply(frame)]
-            case Attach():
-                return [Count("frames_unsupported")]  # REGISTER names no such feature
             case _:
                 return self._on_link_frame(frame)
 
     def _on_call_frame(
-        self, frame: Start | Window | Credit | Resume | Cancel | Done, now_s: float
+        self, frame: Start | Window | Credit | Resume | Cancel | Done | Attach, now_s: float
     ) -> list[CallEffect]:
         match frame:
             case Credit():
@@ -118,6 +115,8 @@ class WorkerCore:
                 return self.calls.on_cancel(frame, now_s)
             case Window():
                 return self.calls.on_window(frame, now_s)
+            case Attach():
+                return self.calls.on_attach(frame, now_s)
             case _:
                 assert_never(frame)
 

@@ -1,0 +1,83 @@
+"""A call that another client began and this one has attached to (LANE 12).
+
+Until its `SNAPSHOT` comes it says `ATTACH` where another call would say `OPEN`; from then on it is
+a stream like any other, which begins with what was said before. It is never opened again.
+"""
+
+from __future__ import annotations
+
+from typing import Final, cast
+
+from trunkline_protocol.chunks import Finish, chunks_from_arrays
+from trunkline_protocol.codec import unpack_body
+from trunkline_protocol.failure import Code, LlmFailure, RemoteProtocolError
+from trunkline_protocol.frames import Attach, Snapshot
+from trunkline_protocol.ids import CallId, StreamKey
+
+from trunkline.core.effects import NOTHING, Count, Effects, Send
+from trunkline.core.requests import CallRequest
+from trunkline.core.stream_state import Phase, StreamState
+
+_GONE: Final = LlmFailure(
+    "nobody holds this call, or the ticket is not its own", Code.STREAM_CLOSED
+)
+_BAD_SNAPSHOT: Final = LlmFailure(
+    "the worker sent a snapshot of no chunks", Code.MALFORMED_RESPONSE
+)
+
+
+class AttachedStream(StreamState):
+    """See the module."""
+
+    __slots__ = ("_has_snapshot", "_token")
+
+    def __init__(
+        self,
+        call: CallId,
+        request: CallRequest,
+        stream_key: StreamKey,
+        now_s: float,
+        token: bytes,
+    ) -> None:
+        super().__init__(call, request, stream_key, now_s)
+        self._token = token
+        self._has_snapshot = False
+
+    @property
+    def is_attaching(self) -> bool:
+        """Whether nothing of the call has come yet."""
+        return not self._has_snapshot and not self.is_over
+
+    def on_snapshot(self, frame: Snapshot, now_s: float) -> Effects:
+        """Take what was said before; what follows begins at its position."""
+        if not self.is_attaching:
+            return [Count("repeated_snapshots")]
+        try:
+            arrays = unpack_body(frame.body)
+            chunks = chunks_from_arrays(cast("list[list[object]]", arrays))
+        except (RemoteProtocolError, TypeError, ValueError):
+            return self._break(_BAD_SNAPSHOT, now_s)
+        self._has_snapshot = self._is_accepted = True
+        self.attempt = frame.attempt
+        self.phase = Phase.OPEN
+        self._restated_s = now_s
+        self.intake.begin_at(frame.next, chunks, now_s)
+        if chunks and isinstance(chunks[-1], Finish):
+            return self._close_done()
+        return list(self.woken)
+
+    def on_lost(self, now_s: float) -> Effects:
+        """Learn that nobody holds the call; it can't be opened again, its request is unknown."""
+        if self.is_attaching and self.phase is not Phase.CANCELLING:
+            return self._fail(_GONE)
+        return super().on_lost(now_s)
+
+    def _on_really_lost(self, now_s: float) -> Effects:
+        del now_s
+        return self._fail(_GONE)
+
+    def _open(self, now_s: float) -> Effects:
+        if self._has_snapshot:
+            return NOTHING  # restated instead
+        self._repeat_at_s = now_s + self._repeat_s
+        return [Send(Attach(self.call, self._token, self.stream_key))]
