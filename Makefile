@@ -18,7 +18,7 @@ FRAMES ?= 1000000
 BREAK ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench conformance field fuzz chaos coverage clean
+.PHONY: help demo test check format bench conformance field fuzz chaos coverage docs release audit clean
 
 help:
 	@echo "make demo [DEMO=--help]       the main job, shown: four agents, one model, two swaps"
@@ -30,6 +30,9 @@ help:
 	@echo "make field CASES=FILE         run a file of field cases"
 	@echo "make chaos SEED=n [BREAK=r]   injected faults, from a seed; without rule r it must fail"
 	@echo "make fuzz [FRAMES=n SEED=n]    hostile frames on every socket of a broker"
+	@echo "make docs                     build the documentation site"
+	@echo "make release                  build, and install each extra into a clean environment"
+	@echo "make audit                    known holes and licences of what is installed"
 	@echo "make coverage                 branch coverage of the protocol and the cores"
 
 # --- set-up ---------------------------------------------------------------------------------
@@ -111,6 +114,20 @@ chaos: $(VENV)/.installed
 coverage: $(VENV)/.installed
 	@$(BIN)/python -m pytest -q --cov --cov-branch --cov-report=term-missing:skip-covered \
 	  tests/unit tests/property
+
+docs: $(VENV)/.installed
+	@$(PIP) install -e '.[docs]'
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo "build/site/index.html"
+
+release: $(VENV)/.installed
+	@$(PIP) install hatchling
+	@$(BIN)/python -m pytest -q -m release tests/release
+
+audit: $(VENV)/.installed
+	@$(PIP) install pip-audit
+	@$(BIN)/python deploy/release.py licences broker workers metrics top traces
+	@$(BIN)/python -m pip_audit --local --skip-editable
 
 clean:
 	rm -rf $(VENV) $(LIBRARY) .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage
