@@ -178,6 +178,7 @@ class Processes:
             "standby": order.standby,
             "orphanTimeoutMs": int(self._orphan_timeout_s * 1000),
             "traces": self._traces,
+            "leaseMs": round(order.spec.lease_s * 1000),
         }
 
     # --- watching ---------------------------------------------------------------------------

@@ -142,7 +142,7 @@ async def test_what_would_never_end_or_be_wrong_later_is_refused_now(
         lambda: llm.attachments.put(value),
         lambda: trunkline.mark_agent_loop_request(value),
     ]
-    if not callable(value):
+    if not callable(_value(at)):
         refused += [
             lambda: llm.use("llm/stream", value),
             lambda: llm.use("llm/generate", value),
@@ -150,7 +150,7 @@ async def test_what_would_never_end_or_be_wrong_later_is_refused_now(
         ]
     for ask in (llm.stream, llm.stream_blocks, llm.generate):
         refused.append(lambda ask=ask: ask(**BASE, recovery=value))
-        if value is not None and not callable(value):
+        if value is not None and not callable(_value(at)):
             refused.append(lambda ask=ask: ask(**BASE, on_retry=value))
     for job in refused:
         assert await settled(job) is not None, inspect.getsource(job)

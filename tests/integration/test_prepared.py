@@ -26,6 +26,12 @@ context = { contextWindow = 1000 }
 defaultMaxTokens = 77
 inputModalities = ["text"]
 """
+SHORT = """\
+[worker.short]
+adapter = "scripted"
+providers = ["short"]
+lease_s = 0.25
+"""
 BIG = {"provider": "scripted", "model": "big"}
 
 
@@ -152,6 +158,26 @@ async def test_a_lease_that_is_gone_is_a_clear_finish(llm: LlmRuntime) -> None:
         await other.renew()
     assert seen.value.code == Code.INVALID_PREPARED_CALL
     await other.release()  # gone as it was to be
+
+
+async def test_a_lease_runs_out_by_time() -> None:
+    """A clear finish, and a renewal says the same."""
+    with running_broker(CONFIG + SHORT) as broker:
+        broker.until_ready("short")
+        async with trunkline.connect(broker.endpoint) as llm:
+            short = {"provider": "short", "model": "m"}
+            used, renewed = await llm.prepare_call(short), await llm.prepare_call(short)
+            assert 0 < used.expires_in_s <= 0.25
+            await until_async(lambda: renewed.expires_in_s == 0)
+            finish = await finish_of(used.stream(messages="hello"))
+            assert finish.failure is not None
+            assert (finish.kind, finish.failure.code) == ("error", Code.INVALID_PREPARED_CALL)
+            assert "expired" in finish.failure.message
+            with pytest.raises(LlmError) as seen:
+                await renewed.renew()
+            assert seen.value.code == Code.INVALID_PREPARED_CALL
+            await renewed.release()
+            assert (await llm.prepare_call(BIG)).expires_in_s > 50
 
 
 async def test_a_lease_is_renewed(llm: LlmRuntime) -> None:

@@ -19,9 +19,12 @@ from trunkline_protocol.failure import LocalProtocolError
 from trunkline_protocol.ids import Epoch, Generation, PoolName
 from trunkline_protocol.limits import ORPHAN_TIMEOUT_S
 
+from trunkline_workers.core.leases import LEASE_FOR_S
+
 KEYS_ENV: Final = "TRUNKLINE_KEYS"
 MAX_BOOT_BYTES: Final = 1024 * 1024  # options are a table of a configuration file
 _READ_BYTES: Final = 65_536
+_LEASE_FOR_MS: Final = int(LEASE_FOR_S * 1000)
 UNBORN: Final = Generation(Epoch(0), 0)  # of a worker that no broker started
 
 
@@ -46,6 +49,7 @@ class Boot:
         keys: for a control endpoint on TCP.
         orphan_timeout_s: how long to live without a broker.
         traces: base URL of the collector of spans; empty: none are made.
+        lease_s: how long a prepared call is held.
     """
 
     control: str
@@ -60,6 +64,7 @@ class Boot:
     keys: CurveKeys | None = None
     orphan_timeout_s: float = ORPHAN_TIMEOUT_S
     traces: str = ""
+    lease_s: float = LEASE_FOR_S
 
 
 def read_boot(arguments: Sequence[str]) -> Boot:
@@ -114,6 +119,7 @@ def boot_from_document(document: bytes) -> Boot:
             keys=_keys_in(fields),
             orphan_timeout_s=_typed(fields, "orphanTimeoutMs", int) / 1000,
             traces=_typed({"traces": "", **fields}, "traces", str),
+            lease_s=_typed({"leaseMs": _LEASE_FOR_MS, **fields}, "leaseMs", int) / 1000,
         )
     except (KeyError, TypeError, ValueError) as exc:
         raise BootError(f"boot document: {exc}") from exc

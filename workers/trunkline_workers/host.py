@@ -92,7 +92,7 @@ class Host:
         self._counters: Counter[str] = Counter()
         self._clean = redactor(environ, boot.options)
         self._is_strict = environ.get(_STRICT_GRAMMAR, "") not in {"", "0"}
-        self._leases: Leases[PreparedCall] = Leases()
+        self._leases: Leases[PreparedCall] = Leases(boot.lease_s)
         self._notes = AttemptNotes(_spans(boot, self.report), self._clean)
         identity = WorkerIdentity(
             boot.pool, boot.slot, boot.generation, os.getpid(), boot.token, boot.is_standby

@@ -29,14 +29,12 @@ from trunkline_workers.boundary import (
     finish_of,
     resolve_model,
 )
-from trunkline_workers.core.leases import LEASE_FOR_S, Leases
+from trunkline_workers.core.leases import Leases
 from trunkline_workers.redact import redact
 from trunkline_workers.runtime import WorkerRuntime
 
 Argument = Mapping[str, Any]
-_GONE: Final = (
-    f"this prepared call was used, was released, or its lease of {LEASE_FOR_S:.0f} s has run out"
-)
+_GONE: Final = "this prepared call was used, was released, or its lease of {:g} s has run out"
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +107,7 @@ class Queries:
         """
         prepared = self._leases.take(lease, self._clock())
         if prepared is None:
-            raise LlmError.of(_GONE, Code.INVALID_PREPARED_CALL)
+            raise LlmError.of(_GONE.format(self._leases.for_s), Code.INVALID_PREPARED_CALL)
         if call_config(options).to_dict() != _declared(prepared.config):
             raise LlmError.of(
                 "the request does not carry the config of its prepared call",
@@ -163,14 +161,14 @@ class Queries:
             "context": None if info.context is None else info.context.to_dict(),
             "inputModalities": None if modalities is None else list(modalities),
             "adapterDefaults": defaults.to_dict(),
-            "leaseMs": int(LEASE_FOR_S * 1000),
+            "leaseMs": int(self._leases.for_s * 1000),
         }
 
     async def _renew_call(self, query: Query, argument: Argument) -> object:
         lease = _lease(query, argument)
         if not self._leases.renew(lease, self._clock()):
-            raise LlmError.of(_GONE, Code.INVALID_PREPARED_CALL)
-        return {"lease": lease, "leaseMs": int(LEASE_FOR_S * 1000)}
+            raise LlmError.of(_GONE.format(self._leases.for_s), Code.INVALID_PREPARED_CALL)
+        return {"lease": lease, "leaseMs": int(self._leases.for_s * 1000)}
 
     async def _release_call(self, query: Query, argument: Argument) -> object:
         self._leases.release(_lease(query, argument))

@@ -48,6 +48,7 @@ class PoolSpec:
         start_timeout_s: from spawn to READY.
         drain_s: time a replaced worker gets for its calls and prepared calls.
         stop_s: time between TERM and KILL.
+        lease_s: how long a prepared call is held for its dispatch.
         restart: the rule for dead workers.
     """
 
@@ -65,6 +66,7 @@ class PoolSpec:
     start_timeout_s: float = 60.0
     drain_s: float = 600.0
     stop_s: float = 5.0
+    lease_s: float = 60.0
     restart: RestartSpec = RestartSpec()
 
 

@@ -41,7 +41,7 @@ def test_a_document_says_everything() -> None:
         ("a", "b"),
         {"x": 1},
         True,
-        1.5,
+        orphan_timeout_s=1.5,
     )
 
 

@@ -29,6 +29,15 @@ def test_a_lease_runs_out() -> None:
     assert leases.ids() == (ONE,)
 
 
+def test_how_long_a_lease_lasts_is_chosen() -> None:
+    leases: Leases[str] = Leases(0.5)
+    leases.grant(ONE, "call", 0.0)
+    leases.grant(TWO, "other", 0.0)
+    assert leases.renew(TWO, 0.4)
+    assert leases.take(ONE, 0.5) is None
+    assert leases.take(TWO, 0.8) == "other"
+
+
 def test_a_released_lease_gives_nothing() -> None:
     leases: Leases[str] = Leases()
     leases.grant(ONE, "call", 0.0)

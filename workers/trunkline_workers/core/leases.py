@@ -23,24 +23,29 @@ class _Held(NamedTuple, Generic[T]):
 
 
 class Leases(Generic[T]):
-    """Leases by id, in the order in which they run out."""
+    """Leases by id, in the order in which they run out.
 
-    def __init__(self) -> None:
+    Attributes:
+        for_s: how long each is granted, in seconds.
+    """
+
+    def __init__(self, for_s: float = LEASE_FOR_S) -> None:
+        self.for_s = for_s
         self._held: OrderedDict[LeaseId, _Held[T]] = OrderedDict()
 
     def grant(self, lease: LeaseId, value: T, now_s: float) -> bool:
-        """Hold a value for `LEASE_FOR_S`; `False`, and nothing held, at the bound."""
+        """Hold a value for `for_s`; `False`, and nothing held, at the bound."""
         if len(self._held) >= MAX_LEASES:
             return False
-        self._held[lease] = _Held(value, now_s + LEASE_FOR_S)
+        self._held[lease] = _Held(value, now_s + self.for_s)
         return True
 
     def renew(self, lease: LeaseId, now_s: float) -> bool:
-        """Hold a value for `LEASE_FOR_S` again; `False` if it is not held any more."""
+        """Hold a value for `for_s` again; `False` if it is not held any more."""
         held = self._held.pop(lease, None)
         if held is None or held.deadline_s <= now_s:
             return False
-        self._held[lease] = _Held(held.value, now_s + LEASE_FOR_S)
+        self._held[lease] = _Held(held.value, now_s + self.for_s)
         return True
 
     def take(self, lease: LeaseId, now_s: float) -> T | None:
