@@ -85,7 +85,6 @@ class WorkerSection(_Section):
     start_timeout_s: Period = _POOL.start_timeout_s
     drain_s: Seconds = _POOL.drain_s
     stop_s: Seconds = _POOL.stop_s
-    lease_s: Annotated[float, Field(ge=0.001, le=3600)] = _POOL.lease_s
     restart: RestartSection = RestartSection()
 
 
@@ -438,14 +437,13 @@ def _pool_spec(name: str, section: WorkerSection, base: Path) -> PoolSpec:
         start_timeout_s=section.start_timeout_s,
         drain_s=section.drain_s,
         stop_s=section.stop_s,
-        lease_s=section.lease_s,
         restart=RestartSpec(**section.restart.model_dump()),
     )
 
 
 def _interpreter(python: str, base: Path) -> str:
     """Return the interpreter: a bare name is looked up in PATH, a directory is a venv."""
-    if not python or "/" not in python:
-        return python
     path = base / Path(python).expanduser()
+    if not python or ("/" not in python and not path.is_dir()):
+        return python
     return str(path / "bin" / "python" if path.is_dir() else path)

@@ -85,7 +85,9 @@ def test_an_unknown_key_is_named_with_line_allowed_keys_and_a_guess(tmp_path: Pa
 def test_an_unknown_section_lists_the_sections(tmp_path: Path) -> None:
     """Also at the top of the file."""
     error = _error(tmp_path, "[brokre]\nx = 1\n")
-    assert "unknown key brokre (did you mean broker?); allowed here: broker, client, worker" in str(error)
+    assert "unknown key brokre (did you mean broker?); allowed here: broker, client, worker" in str(
+        error
+    )
     assert error.line == 1
 
 
@@ -227,6 +229,14 @@ def test_the_endpoint_is_in_the_run_directory(tmp_path: Path) -> None:
     settings = load(_file(tmp_path, ""), ENVIRON)
     assert settings.endpoint == "ipc:///tmp/run/control"
     assert settings.broker_spec().lane == "ipc:///tmp/run/lane"
+
+
+def test_a_directory_beside_the_file_is_a_venv_also_without_a_slash(tmp_path: Path) -> None:
+    """`.venv` is the usual name; no command is called like a directory that is there."""
+    (tmp_path / ".venv").mkdir()
+    text = '[worker.a]\nadapter = "scripted"\npython = ".venv"\n'
+    (spec,) = load(_file(tmp_path, text), ENVIRON).pool_specs()
+    assert spec.python == str(tmp_path / ".venv" / "bin" / "python")
 
 
 def test_an_interpreter_of_the_path_stays_a_name(tmp_path: Path) -> None:
