@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -377,3 +379,25 @@ def test_the_command_makes_keys_that_nobody_else_can_read(tmp_path: Path) -> Non
     assert "../x" not in json.dumps(run_keys(tmp_path, "client", "../x").stdout)
     assert run_keys(tmp_path, "remove", "client", "laptop").returncode == 0
     assert "laptop" not in run_keys(tmp_path, "list").stdout
+
+
+# --- strangers ------------------------------------------------------------------------------
+
+
+async def test_bytes_that_are_no_handshake_hurt_nobody(guarded: Guarded) -> None:
+    """Port scanners, browsers, halves of handshakes, on each of the four ports."""
+    rng = random.Random(3)  # noqa: S311
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00CURVE" + bytes(48)
+    for endpoint in guarded.endpoints().values():
+        host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+        for turn in range(50):
+            with socket.create_connection((host, int(port))) as stranger:
+                noise = rng.randbytes(rng.randrange(400))
+                sent = (noise, b"GET / HTTP/1.1\r\n\r\n", greeting + noise, greeting[: turn + 1])
+                stranger.sendall(sent[turn % 4])
+    async with trunkline.connect(
+        guarded.endpoints()["control"], keys=guarded.keys["laptop"]
+    ) as llm:
+        result = await llm.generate(provider="scripted", model="echo", messages="hello")
+        assert result.message.content
+    assert guarded.broker.status()["counters"]["security.handshake_failed"] > 0
