@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
+from trunkline_protocol.failure import LocalProtocolError
 
 from trunkline_broker.cli.connection import broker, run_async
 from trunkline_broker.cli.exits import ExitCode
@@ -37,7 +38,11 @@ def call(
     for name, value in (("provider", provider), ("model", model)):
         if value:
             fields[name] = value
-    if not run_async(_streamed(fields) if stream else _generated(fields)):
+    try:
+        is_good = run_async(_streamed(fields) if stream else _generated(fields))
+    except LocalProtocolError as exc:
+        fail(str(exc), ExitCode.USAGE)
+    if not is_good:
         raise typer.Exit(ExitCode.FAILED)
 
 

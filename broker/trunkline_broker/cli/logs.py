@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
 from collections import deque
 from pathlib import Path
-from typing import Annotated, Final, NoReturn
+from typing import Annotated, Final, NoReturn, TextIO
 
 import typer
 
@@ -16,6 +17,7 @@ from trunkline_broker.cli.terminal import err, fail
 
 POLL_S: Final = 0.2
 BROKER: Final = "broker"
+_NAME: Final = re.compile(r"(?P<pool>.+)-(?P<slot>\d+)-(?P<number>\d+)\.(?P<epoch>\d+)\.log")
 # What a provider or an adapter wrote must not steer the terminal.
 _CONTROLS: Final = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {0x09, 0x0A})
 
@@ -43,34 +45,41 @@ def logs(
     path = paths.log if name == BROKER else newest(paths.workers, name)
     if path is None or not path.is_file():
         _nothing(paths.workers, paths.log, name)
-    for line in tail(path, lines):
+    file = _opened(path)
+    for line in tail(file, lines):
         _write(line)
     if follow:
-        _follow(paths.workers, name, path)
+        _follow(paths.workers, name, path, file)
 
 
 def newest(directory: Path, name: str) -> Path | None:
-    """Return the output file of the newest process of a worker; `None` if it has none."""
+    """Return the output file of the newest process of a worker; `None` if it has none.
+
+    Args:
+        directory: of the files, named `POOL-SLOT-NUMBER.EPOCH.log`.
+        name: NAME or NAME/SLOT.
+    """
     pool, _, slot = name.partition("/")
-    pattern = f"{pool}-{slot or '*'}-*.log"
-    prefix = f"{pool}-"
-    found = [
-        path
-        for path in directory.glob(pattern)
-        # A name may be the beginning of another one: only slot and generation may follow.
-        if path.name.removeprefix(prefix).partition("-")[0].isdigit()
-    ]
-    return max(found, key=lambda path: path.stat().st_mtime_ns, default=None)
+    found: list[tuple[int, int, Path]] = []
+    for path in directory.glob("*.log"):
+        parts = _NAME.fullmatch(path.name)
+        if parts is not None and parts["pool"] == pool and slot in {"", parts["slot"]}:
+            found.append((int(parts["epoch"]), int(parts["number"]), path))
+    return max(found)[2] if found else None
 
 
-def tail(path: Path, count: int) -> list[str]:
-    """Return the last lines of a file."""
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return list(deque(file, maxlen=count))
+def tail(file: TextIO, count: int) -> list[str]:
+    """Read a file to its end; return the last lines."""
+    return list(deque(file, maxlen=count))
+
+
+def _opened(path: Path) -> TextIO:
+    return path.open(encoding="utf-8", errors="replace")
 
 
 def _nothing(workers: Path, log: Path, name: str) -> NoReturn:
-    names = sorted({path.name.rsplit("-", 2)[0] for path in workers.glob("*-*-*.log")})
+    files = (_NAME.fullmatch(path.name) for path in workers.glob("*.log"))
+    names = sorted({parts["pool"] for parts in files if parts is not None})
     known = ", ".join(([BROKER] if log.is_file() else []) + names) or "nothing"
     fail(f"no log of {name!r} in {log.parent}; there is: {known}", ExitCode.FAILED)
 
@@ -82,24 +91,18 @@ def _write(text: str) -> None:
     sys.stdout.flush()
 
 
-def _follow(workers: Path, name: str, path: Path) -> None:
+def _follow(workers: Path, name: str, path: Path, file: TextIO) -> None:
     """Write what is added, also behind a cut of the file or in that of the next process."""
-    file = path.open(encoding="utf-8", errors="replace")
-    file.seek(0, os.SEEK_END)
-    try:
-        while True:
-            text = file.read()
-            if text:
-                _write(text)
-                continue
-            time.sleep(POLL_S)
-            if file.tell() > path.stat().st_size:
-                file.seek(0)
-            following = path if name == BROKER else newest(workers, name)
-            if following is not None and following != path:
-                file.close()
-                path = following
-                err().print(f"--- {path.name}", style="dim", markup=False)
-                file = path.open(encoding="utf-8", errors="replace")
-    finally:
-        file.close()
+    while True:
+        text = file.read()
+        if text:
+            _write(text)
+            continue
+        time.sleep(POLL_S)
+        if file.tell() > path.stat().st_size:
+            file.seek(0)
+        following = path if name == BROKER else newest(workers, name)
+        if following is not None and following != path:
+            file.close()
+            path, file = following, _opened(following)
+            err().print(f"--- {path.name}", style="dim", markup=False)

@@ -14,15 +14,20 @@ from trunkline_protocol.version import __version__
 
 from trunkline_broker.cli import (
     adapter,
+    call,
     catalog,
     chat,
+    completion,
     config,
     doctor,
     keys,
     lifecycle,
+    logs,
     setup,
     status,
     swap,
+    top,
+    usage,
 )
 from trunkline_broker.cli.exits import EPILOG, ExitCode
 from trunkline_broker.cli.terminal import CommandError, err
@@ -80,10 +85,15 @@ app.command()(status.status)
 app.command(short_help="Replace a worker while its streams go on.")(swap.swap)
 app.command(short_help="Read the configuration again.")(swap.reload)
 app.command(short_help="Take a worker out of service.")(swap.drain)
+app.command(short_help="Watch it work.")(top.top)
+app.command(short_help="Show what the broker or a worker has written.")(logs.logs)
+app.command(short_help="Show calls and tokens per client, provider and model.")(usage.usage)
 app.command()(chat.chat)
+app.command(short_help="Make one model call: JSON in, JSON out.")(call.call)
 app.command()(catalog.providers)
 app.command(short_help="List the models that a provider advertises.")(catalog.models)
 app.add_typer(adapter.app, name="adapter")
+app.command(short_help="Print the completion script of a shell.")(completion.completion)
 app.add_typer(config.app, name="config")
 app.command(short_help="Look for what is wrong and say what to do.")(doctor.doctor)
 app.add_typer(keys.app, name="keys")
@@ -104,6 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
     Returns:
         An `ExitCode`.
     """
+    completion.prepare()
     try:
         app(args=arguments, prog_name="trunkline")
     except SystemExit as exc:  # how click ends, also after errors in the arguments

@@ -16,15 +16,15 @@ from trunkline_broker.cli.terminal import fail, out, print_json
 GROUPS: Final = ("client", "provider", "model", "day", "hour")
 _AGE: Final = re.compile(r"(\d+)([smhdw])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_WHOLE: Final = 100_000
 _SHOWN: Final = (
     ("calls", "calls"),
     ("failures", "failed"),
-    ("cancelled", "cancelled"),
+    ("cancelled", "cut"),
     ("retries", "retries"),
     ("input", "in"),
     ("cache_read", "cached"),
     ("output", "out"),
-    ("reasoning", "reasoning"),
     ("wasted", "wasted"),
 )
 
@@ -45,9 +45,9 @@ def usage(
     """Show calls, failures and tokens per client, provider and model.
 
     \b
-    `in` is uncached input, `cached` input read from the provider's cache; reasoning is a part of
-    `out`. `wasted` are tokens of attempts that were cancelled or retried; of those whose provider
-    did not tell, the chunks that had come, with a ~. JSON has every count by itself.
+    `cut` calls were cancelled. `in` is uncached input, `cached` input read from the provider's
+    cache; reasoning is a part of `out`. `wasted` are tokens of attempts that were cut or retried;
+    where the provider did not tell, the chunks that had come, with a ~. JSON has every count.
       trunkline usage
       trunkline usage --since 7d --by day,model
       trunkline usage --json | jq 'map(.output) | add'
@@ -93,6 +93,7 @@ def since_s(text: str, now: datetime) -> int:
 def _configured() -> Path:
     from trunkline_broker.cli.config import loaded
 
+    return loaded(None).usage_file
 
 
 def _print(rows: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
@@ -105,7 +106,7 @@ def _print(rows: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
     for group in groups:
         table.add_column(group, overflow="fold")
     for _, title in _SHOWN:
-        table.add_column(title, justify="right")
+        table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(*(str(row[name]) for name in groups), *_cells(row))
     if len(rows) > 1:
@@ -117,6 +118,14 @@ def _print(rows: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
 
 def _cells(row: dict[str, Any]) -> list[str]:
     known, chunks = row["wasted_input"] + row["wasted_output"], row["wasted_chunks"]
-    wasted = f"{known + chunks:,}"
-    texts = [wasted if name == "wasted" else f"{row[name]:,}" for name, _ in _SHOWN]
-    return [*texts[:-1], f"~{wasted}" if chunks else wasted]
+    texts = [short(row[name]) for name, _ in _SHOWN if name != "wasted"]
+    return [*texts, f"{'~' if chunks else ''}{short(known + chunks)}"]
+
+
+def short(count: int) -> str:
+    """Return a count in few characters: whole below 100,000, then as 123k, 4.56M, 7.89G."""
+    if count < _WHOLE:
+        return f"{count:,}"
+    units = (("k", 1e3), ("M", 1e6), ("G", 1e9))
+    unit, size = next((each for each in units if count < each[1] * 999.5), ("T", 1e12))
+    return f"{count / size:.3g}{unit}"
