@@ -122,7 +122,7 @@ docs: $(VENV)/.installed
 
 release: $(VENV)/.installed
 	@$(PIP) install hatchling
-	@$(BIN)/python -m pytest -q -m release tests/release
+	@$(BIN)/python -m pytest -q -m release -o faulthandler_timeout=0 tests/release
 
 audit: $(VENV)/.installed
 	@$(PIP) install pip-audit

@@ -1,0 +1,99 @@
+"""Clients and workers on other hosts: which lanes they are told, and what they may ask for."""
+
+from __future__ import annotations
+
+import pytest
+from trunkline_broker.core import events
+from trunkline_broker.core.specs import AccessSpec
+from trunkline_protocol import frames
+from trunkline_protocol.frames import Welcome
+from trunkline_protocol.ids import Epoch, Generation
+
+from tests.support.broker_rig import VERSION, Rig, RigClient, RigWorker, a_pool, only
+
+UNBORN = Generation(Epoch(0), 0)
+ACCESS = {
+    "narrow": AccessSpec(frozenset({"q"})),
+    "chief": AccessSpec(is_admin=True),
+}
+
+
+class RemoteClient(RigClient):
+    """A client that came over TCP with a key of some name."""
+
+    def __init__(self, rig: Rig, user: str) -> None:
+        super().__init__(rig, rig.number(), pid=None)
+        self.user = user
+        self.hello()
+
+    def say(self, frame: frames.ClientFrame) -> list[object]:  # type: ignore[override]
+        event = events.ClientFrameReceived(self.peer, frame, None, self.user)
+        return list(self.rig.tell(event))
+
+
+def refused(client: RigClient) -> str:
+    """Return the code with which the last query was refused."""
+    failure = only(client.got(frames.Reply)).failure
+    assert failure is not None
+    return str(failure["code"])
+
+
+def a_rig() -> Rig:
+    rig = Rig(
+        a_pool(),
+        a_pool("q"),
+        remote_lane="tcp://*:2",
+        remote_workers_lane="tcp://*:4",
+        attachments_dir="/images",
+        access=ACCESS,
+    )
+    for spawn in rig.spawned():
+        rig.a_worker(spawn=spawn)
+    return rig
+
+
+def test_a_client_is_told_the_lane_of_its_transport() -> None:
+    rig = a_rig()
+    assert only(RemoteClient(rig, "any").got(Welcome)).lane == "tcp://*:2"
+    assert only(rig.a_client().got(Welcome)).lane == "ipc://lane"
+    in_a_container = RigClient(rig, rig.number(), pid=None)
+    in_a_container.hello()
+    assert only(in_a_container.got(Welcome)).lane == "ipc://lane"
+
+
+def test_a_worker_is_told_the_lane_of_its_transport_and_no_directory_of_this_host() -> None:
+    rig = a_rig()
+    far = RigWorker(rig, "far", 0, UNBORN)
+    frame = frames.Register(VERSION, far.pool, 0, UNBORN, 1, role="starting")
+    rig.tell(events.WorkerFrameReceived(far.peer, frame, None, "gpu"))
+    registered = only(far.got(frames.Registered))
+    assert registered.lane == "tcp://*:4"
+    assert registered.attachments_dir == ""
+
+
+def test_a_narrow_key_opens_and_asks_its_routes_alone() -> None:
+    client = RemoteClient(a_rig(), "narrow")
+    client.open("p")
+    assert only(client.got(frames.Failed)).failure["code"] == "FORBIDDEN"
+    client.open("q")
+    assert only(client.got(frames.Accepted)).pool == "q"
+    for op in ("listModels", "providerRetryPolicy", "prepareCall"):
+        client.query(op, provider="p")
+        assert refused(client) == "FORBIDDEN"
+    client.query("listProviders")
+    assert [entry["id"] for entry in client.answer()] == ["q"]
+    client.query("models")
+    assert client.answer() == ["q"]
+    client.query("discoverModels", {"settingsNs": "any"})
+    assert refused(client) == "FORBIDDEN"
+
+
+@pytest.mark.parametrize("op", ["status", "swap", "stop", "restart", "reload", "drain"])
+def test_only_a_key_that_says_so_administers(op: str) -> None:
+    rig = a_rig()
+    for user in ("other", "narrow", ""):
+        client = RemoteClient(rig, user)
+        client.query(op)
+        assert refused(client) == "FORBIDDEN"
+    assert not rig.has_exited()
+    assert rig.hub.clients.at(RemoteClient(rig, "chief").peer).access.is_admin
