@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Callable
-from typing import Final
+from typing import Final, cast, get_args
 
 from trunkline_protocol.chunks import Finish, StreamChunk, TokenUsage
 from trunkline_protocol.content import ContentBlock
@@ -25,6 +25,8 @@ from trunkline.stream import Owner, ServedBy, Stream
 _ABORTED: Final = Finish(
     FinishReason("aborted", LlmFailure("the call was cancelled", Code.ABORTED))
 )
+_CHUNKS: Final = cast("tuple[type, ...]", get_args(StreamChunk))
+_END: Final = object()
 _STOP: Final = FinishReason("stop")  # of a stream that a listener ended without a finish
 
 Dispatch = Callable[[GenerateOptions], Stream]
@@ -83,7 +85,10 @@ class ListenedStream(Stream):
 
     def _open_source(self) -> AsyncIterator[StreamChunk]:
         self._owner.check_usable()
-        source = self._source = aiter(self._go(self._options))
+        try:
+            source = self._source = aiter(self._go(self._options))
+        except (StopAsyncIteration, StopIteration) as exc:  # it would look like the end of the call
+            raise RuntimeError(f"a listener raised {type(exc).__name__}") from exc
         return source
 
     # --- iterating -----------------------------------------------------------------------------
@@ -103,13 +108,16 @@ class ListenedStream(Stream):
         if self._listened.finish is not None:  # what a listener does behind the finish is unseen
             await self._end()
             raise StopAsyncIteration
-        if chunk is None:
+        if chunk is _END:
             await self._end()
             if not self._is_cancelled:
                 raise StopAsyncIteration
             chunk = _ABORTED
+        if not isinstance(chunk, _CHUNKS):
+            self._abandon()
+            raise LocalProtocolError("a listener let through what is no chunk")
         try:
-            return self._listened.follow([chunk])[0]
+            return self._listened.follow([cast("StreamChunk", chunk)])[0]
         except RemoteProtocolError as exc:
             self._abandon()
             raise LocalProtocolError(f"a listener let through what is no chunk: {exc}") from exc
@@ -119,24 +127,24 @@ class ListenedStream(Stream):
         chunk = await anext(self, None)
         return [] if chunk is None else [chunk]
 
-    async def _read(self) -> StreamChunk | None:
-        """Return what the listeners yield next; `None` for the end, also by `cancel`."""
+    async def _read(self) -> object:
+        """Return what the listeners yield next; `_END` for the end, also by `cancel`."""
         if self._reader is not None:
             raise LocalProtocolError("a stream is read by one task at a time")
         if self._is_cancelled:
-            return None
+            return _END
         source = self._source or self._open_source()
         task = self._reader = asyncio.current_task()
         cancelling = 0 if task is None else task.cancelling()
         try:
-            return await anext(source, None)
+            return await anext(cast("AsyncIterator[object]", source), _END)
         except asyncio.CancelledError:
             # As `asyncio.timeout` does: only the cancellation that `cancel` asked for ends here.
             if task is None or not self._is_interrupted or task.uncancel() > cancelling:
                 if isinstance(source, AsyncGenerator):  # it has ended by that
                     self._abandon()
                 raise
-            return None
+            return _END
         except BaseException:
             self._abandon()
             raise

@@ -32,6 +32,7 @@ class Portal:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopping: asyncio.Event | None = None
         self._started = threading.Event()
+        self._lock = threading.Lock()  # what is handed in after the loop's last round is never run
         self._threads = concurrent.futures.ThreadPoolExecutor(
             MAX_LISTENER_THREADS, thread_name_prefix="trunkline-listener"
         )
@@ -54,6 +55,11 @@ class Portal:
         """Whether this process is a child of the one that started the thread."""
         return self._pid != os.getpid()
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing can be run any more, so that there is nothing left to be let go of."""
+        return self.is_foreign or self._loop is None
+
     def run(
         self,
         job: Callable[[], Coroutine[Any, Any, T]],
@@ -72,7 +78,6 @@ class Portal:
             LocalProtocolError: closed, or called on the loop's own thread, which it would block.
             Exception: what the job raises.
         """
-        loop = self._usable_loop()
         ended = threading.Event()
 
         async def watched() -> T:
@@ -81,7 +86,9 @@ class Portal:
             finally:
                 ended.set()
 
-        future = asyncio.run_coroutine_threadsafe(watched(), loop)
+        with self._lock:
+            loop = self._usable_loop()
+            future = asyncio.run_coroutine_threadsafe(watched(), loop)
         try:
             return future.result()
         except concurrent.futures.CancelledError:
@@ -103,16 +110,29 @@ class Portal:
         return self.run(called)
 
     async def in_thread(self, job: Callable[[], T]) -> T:
-        """Run blocking code beside the loop; if cancelled, its end is not awaited."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, job)
+        """Run blocking code beside the loop; if cancelled, its end is not awaited.
+
+        Raises:
+            RuntimeError: the code raised `StopIteration`, which no future can carry.
+            Exception: what else it raises.
+        """
+
+        def ended() -> T:
+            try:
+                return job()
+            except StopIteration as exc:
+                raise RuntimeError("blocking code raised StopIteration") from exc
+
+        return await asyncio.get_running_loop().run_in_executor(self._threads, ended)
 
     def close(self) -> None:
         """End the loop and the thread; harmless when closed, and in a forked child."""
         loop, stopping = self._loop, self._stopping
         if loop is None or stopping is None or self.is_foreign:
             return
-        self._loop = None
-        loop.call_soon_threadsafe(stopping.set)
+        with self._lock:
+            self._loop = None
+            loop.call_soon_threadsafe(stopping.set)
         self._thread.join(_JOIN_S)
         self._threads.shutdown(wait=False, cancel_futures=True)
 

@@ -6,12 +6,13 @@ when a newer one has taken over the route meanwhile.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, Final, NoReturn, Protocol, Self, cast
 
-from trunkline_protocol.failure import Code, LlmError, RemoteProtocolError
+from trunkline_protocol.failure import Code, LlmError, LocalProtocolError, RemoteProtocolError
 from trunkline_protocol.ids import LEASE_ID_BYTES, LeaseId
 from trunkline_protocol.models import LlmModelContext
 from trunkline_protocol.options import (
@@ -160,7 +161,8 @@ class PreparedLlmCall:
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        await self.release()
+        with contextlib.suppress(LocalProtocolError):  # the runtime is closed: the lease runs out
+            await self.release()
 
 
 async def prepare(

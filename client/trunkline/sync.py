@@ -22,6 +22,7 @@ from trunkline_protocol.models import (
 from trunkline_protocol.options import GenerateOptions, LlmCallConfig
 from trunkline_protocol.retry_policy import ResolvedRetryPolicy
 
+from trunkline import arguments
 from trunkline.events import Observer
 from trunkline.portal import Portal
 from trunkline.queries import DEFAULT_QUERY_TIMEOUT_S
@@ -186,15 +187,16 @@ class SyncRuntime:
         runs its listeners in threads of their own; they may use this runtime.
         """
         portal = self._entered()
+        arguments.function("listener", listener)
         wrap: Any = generate_listener if waterfall == "llm/generate" else stream_listener
         dispose = portal.call(lambda: self._runtime.use(waterfall, wrap(portal, listener)))
-        return lambda: portal.call(dispose)
+        return lambda: None if portal.is_over else portal.call(dispose)
 
     def on_adapters_updated(self, observer: Observer) -> Callable[[], None]:
         """As `LlmRuntime.on_adapters_updated`; called in the runtime's thread."""
         portal = self._entered()
         dispose = portal.call(lambda: self._runtime.on_adapters_updated(observer))
-        return lambda: portal.call(dispose)
+        return lambda: None if portal.is_over else portal.call(dispose)
 
     def adapters_updated(self) -> SyncAdapterUpdates:
         """As `LlmRuntime.adapters_updated`."""

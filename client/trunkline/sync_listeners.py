@@ -7,14 +7,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol, cast
 
 from trunkline_protocol.chunks import StreamChunk
+from trunkline_protocol.failure import LocalProtocolError
 from trunkline_protocol.options import GenerateOptions
 
 from trunkline.middleware import GenerateListener, NextResult, NextStream, StreamListener
 from trunkline.portal import Portal
 from trunkline.stream import GenerateResult
+
+_END: Final = object()  # of an iterator; a listener may yield anything
 
 
 class SyncNextStream(Protocol):
@@ -51,9 +54,16 @@ def stream_listener(portal: Portal, listener: SyncStreamListener) -> StreamListe
             return _pulled(portal, portal.call(lambda: next_(other)))
 
         steps = _Steps(portal)
-        iterator = await steps.run(lambda: iter(listener(options, blocking)))
+
+        def begun() -> Iterator[StreamChunk]:
+            returned: Any = listener(options, blocking)
+            if not isinstance(returned, Iterable):
+                raise LocalProtocolError("an llm/stream listener must return an iterable")
+            return iter(cast("Iterable[StreamChunk]", returned))
+
+        iterator = await steps.run(begun)
         try:
-            while (chunk := await steps.run(lambda: next(iterator, None))) is not None:
+            while (chunk := await steps.run(lambda: next(iterator, _END))) is not _END:
                 yield chunk
         finally:
             await steps.end(getattr(iterator, "close", None))

@@ -76,12 +76,13 @@ class SyncStream:
     def close(self) -> None:
         """Leave the stream: cancel it unless it is over, and drop what was not read."""
         self._chunks = _EMPTY
-        if not self._portal.is_foreign:
+        if not self._portal.is_over:
             self._portal.run(self._stream.aclose)
 
     def cancel(self) -> None:
         """Stop the provider request; a reader gets one `aborted` finish. Harmless when over."""
-        self._portal.call(self._stream.cancel)
+        if not self._portal.is_over:
+            self._portal.call(self._stream.cancel)
 
     @property
     def call_id(self) -> CallId:
@@ -219,7 +220,7 @@ class SyncPreparedLlmCall:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        if not self._portal.is_foreign:
+        if not self._portal.is_over:
             self.release()
 
 
@@ -250,7 +251,7 @@ class SyncAdapterUpdates:
 
     def close(self) -> None:
         """End the iteration, from any thread."""
-        if not self._portal.is_foreign:
+        if not self._portal.is_over:
             self._portal.call(self._updates.close)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import inspect
 import os
 import signal
@@ -342,3 +343,57 @@ with trunkline.connect_sync(sys.argv[1]) as llm:
     child.stdout.close()
     assert child.wait(10 * SLOW) == 0
     until(lambda: control.ask("one", "seen", adapter="a")["notes"].count("next was cancelled") == 2)
+
+
+def test_blocking_listeners_that_are_wrong(llm: SyncRuntime) -> None:
+    """A StopIteration once made the call wait for ever; nothing else is the end of a stream."""
+
+    def stopping(_: GenerateOptions, __: Any) -> Any:
+        raise StopIteration
+
+    dispose = llm.use("llm/generate", stopping)
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        llm.generate(**ASK)
+    dispose()
+    for listener, error in (
+        (stopping, RuntimeError),
+        (lambda _, __: None, LocalProtocolError),
+        (lambda _, __: [None], LocalProtocolError),
+        (lambda _, __: [5], LocalProtocolError),
+    ):
+        dispose = llm.use("llm/stream", listener)
+        with pytest.raises(error):
+            list(llm.stream(**ASK))
+        dispose()
+    for wrong in (None, 5):
+        with pytest.raises(LocalProtocolError, match="listener"):
+            llm.use("llm/stream", wrong)  # type: ignore[call-overload]
+    assert llm.generate(**ASK).text == "hi"
+
+
+def test_letting_go_is_harmless_behind_the_end(
+    world: tuple[BrokerProcess, Control], control: Control
+) -> None:
+    """What was had of a runtime may be left after it, as in nested `with` statements."""
+    with trunkline.connect_sync(world[0].endpoint) as llm:
+        disposers = [llm.use("llm/stream", lambda _, next_: next_())]
+        disposers.append(llm.on_adapters_updated(lambda: None))
+        updates, stream = llm.adapters_updated(), llm.stream(**ASK)
+        prepared = llm.prepare_call({"provider": "a", "model": "m"})
+        with stream, updates, prepared:
+            next(stream)
+            llm.close()
+    for dispose in disposers:
+        dispose()
+    stream.cancel()
+    stream.close()
+    updates.close()
+
+
+def test_from_within_a_running_loop(world: tuple[BrokerProcess, Control], control: Control) -> None:
+    async def inside() -> list[str]:
+        with trunkline.connect_sync(world[0].endpoint) as llm:
+            assert llm.generate(**ASK).text == "hi"
+            return llm.models()
+
+    assert asyncio.run(inside()) == ["a"]
