@@ -155,7 +155,7 @@ def test_an_end_that_an_older_broker_may_know_is_marked() -> None:
 
 
 def test_attempts_are_children_of_the_broker_only_where_it_records() -> None:
-    rig, client, worker = a_rig()
+    _, client, worker = a_rig()
     client.open(traceparent=PARENT)
     assert only(worker.got(frames.Start)).traceparent == PARENT
     client.open()
