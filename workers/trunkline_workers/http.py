@@ -28,7 +28,6 @@ from trunkline_protocol.failure import Code, LlmError, LlmFailure
 
 from trunkline_workers.clocks import StreamClocks, StreamLimits
 from trunkline_workers.tracing import note_response
-from trunkline_workers.tracing import note_response
 from trunkline_workers.watchdog import Watchdog
 
 _T = TypeVar("_T")
@@ -361,7 +360,6 @@ class HttpResponse:
         response = await self._within(self._exchange.head, is_head=True)
         self.status = response.status_code
         self.headers = {name.lower(): value for name, value in response.headers.items()}
-        note_response(self.headers)
         note_response(self.headers)
         encoding = self.headers.get("content-encoding", "").strip().lower()
         if encoding not in _DECODABLE:
