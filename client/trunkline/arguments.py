@@ -49,6 +49,16 @@ def choice(field: str, value: object, allowed: tuple[str, ...]) -> None:
         raise LocalProtocolError(f"{field}: one of {', '.join(allowed)} is required")
 
 
+def flag(field: str, value: object) -> None:
+    """Make sure that a value is true or false.
+
+    Raises:
+        LocalProtocolError: it is neither; what only counts as one does not.
+    """
+    if not isinstance(value, bool):
+        raise LocalProtocolError(f"{field}: true or false is required")
+
+
 def function(field: str, value: object) -> None:
     """Make sure that a value can be called.
 

@@ -120,6 +120,7 @@ class LlmRuntime(RuntimeQueries):
         """
         self._shell.check_usable()
         _check_recovery(recovery, on_retry)
+        arguments.flag("detachable", detachable)
         asked = request.options_from(options, fields)
 
         def dispatch(one: GenerateOptions) -> Stream:

@@ -117,14 +117,22 @@ class SyncRuntime:
         *,
         recovery: Recovery = "none",
         on_retry: RetryObserver | None = None,
+        detachable: bool = False,
         **fields: Any,
     ) -> SyncStream:
         """As `LlmRuntime.stream`; `on_retry` is called in the runtime's thread."""
         portal = self._entered()
         made = portal.call(
-            lambda: self._runtime.stream(options, recovery=recovery, on_retry=on_retry, **fields)
+            lambda: self._runtime.stream(
+                options, recovery=recovery, on_retry=on_retry, detachable=detachable, **fields
+            )
         )
         return SyncStream(portal, made)
+
+    def attach(self, ticket: str) -> SyncStream:
+        """As `LlmRuntime.attach`."""
+        portal = self._entered()
+        return SyncStream(portal, portal.call(lambda: self._runtime.attach(ticket)))
 
     def stream_blocks(
         self,

@@ -90,6 +90,11 @@ class SyncStream:
         return self._stream.call_id
 
     @property
+    def ticket(self) -> str | None:
+        """As `Stream.ticket`."""
+        return self._stream.ticket
+
+    @property
     def attempts(self) -> int:
         """Provider attempts begun so far."""
         return self._stream.attempts

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
+from typing import Final
 from urllib.parse import quote, unquote
 
 from trunkline_protocol.failure import LocalProtocolError
-from trunkline_protocol.ids import CallId
+from trunkline_protocol.ids import CALL_ID_BYTES, CallId
+
+from trunkline import arguments
+
+_TICKET: Final = re.compile(
+    rf"([0-9a-f]{{{2 * CALL_ID_BYTES}}})\.((?:[0-9a-f]{{2}}){{1,64}})\.([^/]+)/([^/]+)"
+)  # a broker drops a frame with an id of another length
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +38,10 @@ class Ticket:
         Raises:
             LocalProtocolError: this is no ticket; the text is not repeated.
         """
-        try:
-            call, token, names = text.split(".", 2)
-            provider, model = names.split("/")
-            return cls(
-                CallId(bytes.fromhex(call)), bytes.fromhex(token), unquote(provider), unquote(model)
-            )
-        except ValueError:
-            raise LocalProtocolError("ticket: this is not the ticket of a call") from None
+        if isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            found = _TICKET.fullmatch(text)
+            if found is not None:
+                call, token, *names = found.groups()
+                provider, model = (arguments.name("ticket", unquote(name)) for name in names)
+                return cls(CallId(bytes.fromhex(call)), bytes.fromhex(token), provider, model)
+        raise LocalProtocolError("ticket: this is not the ticket of a call")

@@ -141,6 +141,7 @@ async def test_what_would_never_end_or_be_wrong_later_is_refused_now(
         lambda: llm.use(value, lambda _, next_: next_()),
         lambda: llm.attachments.put(value),
         lambda: trunkline.mark_agent_loop_request(value),
+        lambda: llm.attach(value),
     ]
     if not callable(_value(at)):
         refused += [
@@ -148,6 +149,8 @@ async def test_what_would_never_end_or_be_wrong_later_is_refused_now(
             lambda: llm.use("llm/generate", value),
             lambda: llm.on_adapters_updated(value),
         ]
+    if value is not True:
+        refused.append(lambda: llm.stream(**BASE, detachable=value))
     for ask in (llm.stream, llm.stream_blocks, llm.generate):
         refused.append(lambda ask=ask: ask(**BASE, recovery=value))
         if value is not None and not callable(_value(at)):
