@@ -84,8 +84,10 @@ async def played(llm: trunkline.LlmRuntime, request: dict[str, Any]) -> list[Any
 
 
 async def worker_of(broker: BrokerProcess, pool: str) -> int:
-    (pid,) = (await asyncio.to_thread(broker.worker_pids))[pool]
-    return pid
+    """Return the worker that serves a pool; one that drains after a swap is none."""
+    document = await asyncio.to_thread(broker.status)
+    (found,) = [entry for entry in document["pools"] if entry["name"] == pool]
+    return found["slots"][0]["pid"]
 
 
 # --- a worker that hangs -----------------------------------------------------------------------
