@@ -220,6 +220,12 @@ def _of_broker(status: Mapping[str, Any]) -> Iterator[Metric]:
     info = GaugeMetricFamily("trunkline_info", "Version of the broker.", labels=("version",))
     info.add_metric((status["version"],), 1)
     yield info
+    ledger = status.get("measures", {}).get("ledger")
+    if ledger is not None:
+        text = "Attempts that the usage ledger lost: it could not be written for too long."
+        yield _counter("trunkline_ledger_lost", text, (), [((), ledger["lost"])])
+        text = "Attempts that wait to be written to the usage ledger."
+        yield _gauge("trunkline_ledger_waiting", text, (), [((), ledger["waiting"])])
     for name, text in (("draining", "1: no new calls."), ("settling", "1: just restarted.")):
         yield _gauge(f"trunkline_{name}", text, (), [((), float(status[name]))])
     yield _gauge("trunkline_uptime_seconds", "Of the broker.", (), [((), status["uptimeS"])])
