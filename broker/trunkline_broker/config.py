@@ -85,6 +85,7 @@ class WorkerSection(_Section):
     start_timeout_s: Period = _POOL.start_timeout_s
     drain_s: Seconds = _POOL.drain_s
     stop_s: Seconds = _POOL.stop_s
+    lease_s: Annotated[float, Field(ge=0.001, le=3600)] = _POOL.lease_s
     restart: RestartSection = RestartSection()
 
 
@@ -437,6 +438,7 @@ def _pool_spec(name: str, section: WorkerSection, base: Path) -> PoolSpec:
         start_timeout_s=section.start_timeout_s,
         drain_s=section.drain_s,
         stop_s=section.stop_s,
+        lease_s=section.lease_s,
         restart=RestartSpec(**section.restart.model_dump()),
     )
 
