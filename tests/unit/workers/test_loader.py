@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -69,7 +70,7 @@ def test_an_installed_package_offers_an_adapter(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("nothing", "known: chat_completions, local, scripted"),
+        ("nothing", "known: chat_completions, local, pydantic_ai, scripted"),
         ("no_such_module:Class", "no module 'no_such_module'"),
         ("trunkline_workers.adapters.none:Class", "no module"),
         ("trunkline_workers.adapter:Nothing", "has no 'Nothing'"),
@@ -89,3 +90,24 @@ def test_a_missing_dependency_of_an_adapter_shows_as_it_is(tmp_path: Path) -> No
     path.write_text("import a_package_that_is_not_there\n")
     with pytest.raises(ModuleNotFoundError):
         load_entry(f"{path}:X")
+
+
+def test_a_file_in_a_package_finds_what_stands_beside_it(tmp_path: Path) -> None:
+    """It is a module of its package, wherever the worker was started."""
+    package = tmp_path / "trunkline_test_packed"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "other.py").write_text("NAME = 'beside'\n")
+    code = (
+        "from trunkline_workers.adapters.scripted.adapter import ScriptedAdapter\n"
+        "from trunkline_test_packed.other import NAME\n"
+        "class Packed(ScriptedAdapter):\n    name = NAME\n"
+    )
+    (package / "adapter.py").write_text(code)
+    path = list(sys.path)
+    try:
+        entry = load_entry(f"{package}/adapter.py:Packed")
+    finally:
+        sys.path[:] = path
+    assert entry.adapter is not None
+    assert vars(entry.adapter)["name"] == "beside"
