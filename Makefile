@@ -13,19 +13,23 @@ TYPED := protocol client broker workers tests/typing
 VECTORS ?=
 CASES ?=
 DEMO ?=
+BENCH ?=
+PEERS ?= .venv-peers
 SEED ?= 0
 FRAMES ?= 1000000
 BREAK ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench conformance field fuzz chaos coverage docs release audit clean
+.PHONY: help demo test check format bench bench-peers bench-guard conformance field fuzz chaos coverage docs release audit clean
 
 help:
 	@echo "make demo [DEMO=--help]       the main job, shown: four agents, one model, two swaps"
 	@echo "make test                     every test but live, bench and long chaos"
 	@echo "make library                  pydantic-ai in a venv of its own, for its tests"
 	@echo "make check                    format, lint, import contracts, types"
-	@echo "make bench                    measure; ratios against the limit, in one run"
+	@echo "make bench                    measure all, write docs/benchmarks.md"
+	@echo "make bench-peers              the same path through other gateways"
+	@echo "make bench-guard              a few ratios of it, with bounds"
 	@echo "make conformance VECTORS=DIR  run a directory of reference vectors"
 	@echo "make field CASES=FILE         run a file of field cases"
 	@echo "make chaos SEED=n [BREAK=r]   injected faults, from a seed; without rule r it must fail"
@@ -95,7 +99,23 @@ format: $(VENV)/.installed
 	@$(BIN)/ruff check --fix .
 
 bench: $(VENV)/.bench
-	@$(BIN)/python -m bench
+	@$(BIN)/python -m bench $(BENCH)
+
+bench-guard: $(VENV)/.installed
+	@$(BIN)/python -m pytest -q -m bench tests/bench
+
+# One that can't be installed is left out of the table.
+$(PEERS)/%/.installed: | $(BIN)/python
+	@echo "installing $* into $(PEERS)/$*"
+	@$(PYTHON) -m venv $(PEERS)/$*
+	@$(PEERS)/$*/bin/pip install -qq --disable-pip-version-check '$($*_package)' && touch $@ \
+	  || { echo "NOTE: $* cannot be installed here; going on without it" >&2; rm -rf $(PEERS)/$*; }
+
+litellm_package := litellm[proxy]
+tensorzero_package := tensorzero
+
+bench-peers: $(VENV)/.bench $(PEERS)/litellm/.installed $(PEERS)/tensorzero/.installed
+	@TRUNKLINE_PEERS=$(PEERS) $(BIN)/python -m bench --peers $(BENCH)
 
 conformance: $(VENV)/.installed
 	@test -n "$(VECTORS)" || { echo "usage: make conformance VECTORS=DIR" >&2; exit 2; }

@@ -1,8 +1,8 @@
 """One agent process that reads streams and prints what it cost, as one line of JSON.
 
-Ways: `trunkline ROUTE MODEL`, `openai URL`, `direct URL` (an HTTP client and nothing else). CPU is
-that of the whole process, all threads, from the first call to the last chunk; one warming call is
-not counted.
+Ways: `trunkline ROUTE MODEL`, `openai URL MODEL`, `direct URL MODEL` (an HTTP client and nothing
+else). CPU is that of the whole process, all threads, from the first call to the last chunk; one
+warming call is not counted. With `--late` each text is the time at which it was sent.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ import uvloop
 
 Call = Callable[[int, int], Awaitable[tuple[int, float]]]
 """(chunks, pace in ms) → (chunks seen, seconds to the first one)."""
+Late = list[float] | None
+"""Takes the seconds from the sending of each text to here; `None`: nobody asks."""
 
 
 def cpu_s() -> float:
@@ -30,7 +32,7 @@ def cpu_s() -> float:
 
 
 @asynccontextmanager
-async def trunkline_way(route: str, model: str) -> AsyncGenerator[Call]:
+async def trunkline_way(route: str, model: str, late: Late) -> AsyncGenerator[Call]:
     """Read through the broker. A route of the burst adapter takes the count in the model."""
     import trunkline
 
@@ -40,7 +42,7 @@ async def trunkline_way(route: str, model: str) -> AsyncGenerator[Call]:
         async def call(count: int, pace_ms: int) -> tuple[int, float]:
             options = {
                 "provider": f"{route}{pace_ms or ''}",
-                "model": f"{count}x{model}" if model.isdigit() else model,
+                "model": f"{count}x{model}" if model[:1].isdigit() else model,
                 "messages": [message],
                 "max_tokens": count,
             }
@@ -49,6 +51,8 @@ async def trunkline_way(route: str, model: str) -> AsyncGenerator[Call]:
                 if chunk.__class__ is trunkline.TextDelta:
                     if not seen:
                         first_s = time.perf_counter() - start_s
+                    if late is not None:
+                        late.append(time.monotonic() - float(chunk.text))
                     seen += 1
                 elif isinstance(chunk, trunkline.Finish) and chunk.reason.failure is not None:
                     raise trunkline.LlmError(chunk.reason.failure)
@@ -58,7 +62,7 @@ async def trunkline_way(route: str, model: str) -> AsyncGenerator[Call]:
 
 
 @asynccontextmanager
-async def openai_way(url: str, _model: str) -> AsyncGenerator[Call]:
+async def openai_way(url: str, model: str, late: Late) -> AsyncGenerator[Call]:
     """Read the provider itself with the official SDK."""
     import openai
 
@@ -67,16 +71,18 @@ async def openai_way(url: str, _model: str) -> AsyncGenerator[Call]:
         async def call(count: int, pace_ms: int) -> tuple[int, float]:
             start_s, first_s, seen = time.perf_counter(), 0.0, 0
             stream = await client.chat.completions.create(
-                model="mock",
+                model=model,
                 messages=[{"role": "user", "content": "hi"}],
                 stream=True,
                 max_tokens=count,
                 seed=pace_ms,
             )
             async for chunk in stream:
-                if chunk.choices and chunk.choices[0].delta.content:
+                if chunk.choices and (text := chunk.choices[0].delta.content):
                     if not seen:
                         first_s = time.perf_counter() - start_s
+                    if late is not None:
+                        late.append(time.monotonic() - float(text))
                     seen += 1
             return seen, first_s
 
@@ -84,7 +90,7 @@ async def openai_way(url: str, _model: str) -> AsyncGenerator[Call]:
 
 
 @asynccontextmanager
-async def direct_way(url: str, _model: str) -> AsyncGenerator[Call]:
+async def direct_way(url: str, model: str, late: Late) -> AsyncGenerator[Call]:
     """Read the provider itself: httpx over aiohttp and typed decoding, the least that reads it."""
     import httpx_aiohttp
     import msgspec
@@ -98,23 +104,31 @@ async def direct_way(url: str, _model: str) -> AsyncGenerator[Call]:
 
         async def call(count: int, pace_ms: int) -> tuple[int, float]:
             start_s, first_s, seen, rest = time.perf_counter(), 0.0, 0, b""
-            body = {"model": "mock", "max_tokens": count, "seed": pace_ms}
+            body = {
+                "model": model,
+                "messages": [{"role": "user", "content": "hi"}],
+                "stream": True,
+                "max_tokens": count,
+                "seed": pace_ms,
+            }
             async with client.stream("POST", f"{url}/chat/completions", json=body) as response:
                 async for part in response.aiter_bytes():
                     *events, rest = (rest + part).split(b"\n\n")
                     for event in events:
                         if event != b"data: [DONE]":
                             found = decode(event[6:]).choices
-                            if found and found[0].delta and found[0].delta.content:
+                            if found and found[0].delta and (text := found[0].delta.content):
                                 if not seen:
                                     first_s = time.perf_counter() - start_s
+                                if late is not None:
+                                    late.append(time.monotonic() - float(text))
                                 seen += 1
             return seen, first_s
 
         yield call
 
 
-WAYS: dict[str, Callable[[str, str], Any]] = {
+WAYS: dict[str, Callable[[str, str, Late], Any]] = {
     "trunkline": trunkline_way,
     "openai": openai_way,
     "direct": direct_way,
@@ -123,8 +137,11 @@ WAYS: dict[str, Callable[[str, str], Any]] = {
 
 async def measured(args: argparse.Namespace) -> dict[str, object]:
     """Make the calls and return the figures."""
-    async with WAYS[args.way](args.target, args.model) as call:
+    late: Late = [] if args.late else None
+    async with WAYS[args.way](args.target, args.model, late) as call:
         await call(min(args.chunks, 20), args.pace)
+        if late is not None:
+            late.clear()
         sys.stdout.write("ready\n")
         sys.stdout.flush()
         await asyncio.to_thread(sys.stdin.readline)
@@ -144,6 +161,7 @@ async def measured(args: argparse.Namespace) -> dict[str, object]:
         "chunks_per_s": seen / took_s,
         "cpu_us": used_s / seen * 1e6,
         "first_ms": sorted(first_s * 1000 for first_s in firsts),
+        "late_ms": sorted(late_s * 1000 for late_s in late or ()),
     }
 
 
@@ -157,6 +175,7 @@ def main() -> None:
     parser.add_argument("--streams", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--pace", type=int, default=0, help="milliseconds; a route of its own")
+    parser.add_argument("--late", action="store_true", help="texts are times")
     sys.stdout.write(json.dumps(uvloop.run(measured(parser.parse_args()))) + "\n")
 
 

@@ -1,13 +1,16 @@
 """The limit: the same frames through a bare `zmq.proxy`, three processes, nothing of ours.
 
 Roles: `proxy` (prints nothing, ends when its standard input closes), `send`, `receive` (prints the
-result). The frames are those that the real lane carries, byte for byte.
+result). The frames are those that the real lane carries, byte for byte. With a pace they carry the
+time at which they were sent instead, and the result is how late each of them came. Any proxy will
+do, so the same two ends also measure a broker's.
 """
 
 from __future__ import annotations
 
 import json
 import select
+import struct
 import sys
 import threading
 import time
@@ -23,11 +26,22 @@ CLIENT: Final = b"c" * 16
 MARK: Final = b""
 MARK_EVERY_S: Final = 0.01
 TIMEOUT_MS: Final = 30_000
+_TIME: Final = struct.Struct("d")
 
 
 def frame_of(per_frame: int) -> bytes:
     """Return a lane frame of that many chunks."""
     return codec.encode_lane(StreamKey(b"k" * 8), 0, [(1, 0, TEXT)] * per_frame)
+
+
+def inner_of(directory: str) -> str:
+    """Return where frames go in."""
+    return f"ipc://{directory}/in"
+
+
+def outer_of(directory: str) -> str:
+    """Return where frames come out."""
+    return f"ipc://{directory}/out"
 
 
 def proxy(directory: str) -> None:
@@ -38,8 +52,8 @@ def proxy(directory: str) -> None:
         socket.set_hwm(0)
         socket.linger = 0
     inner.sndhwm = 1
-    outer.bind(f"ipc://{directory}/out")
-    inner.bind(f"ipc://{directory}/in")
+    outer.bind(outer_of(directory))
+    inner.bind(inner_of(directory))
     thread = threading.Thread(target=_proxied, args=(inner, outer), daemon=True)
     thread.start()
     sys.stdin.read()
@@ -55,39 +69,51 @@ def _proxied(inner: zmq.Socket[bytes], outer: zmq.Socket[bytes]) -> None:
         outer.close()
 
 
-def send(directory: str, count: int, per_frame: int) -> None:
-    """Send, once the receiver asked for it on standard input."""
+def send(endpoint: str, count: int, per_frame: int, pace_ms: int = 0) -> None:
+    """Send, once the receiver asked for it on standard input.
+
+    With a pace, `per_frame` frames of the time leave every so many milliseconds instead.
+    """
     context = zmq.Context()
     socket = context.socket(zmq.DEALER)
     socket.sndhwm = 0
-    socket.connect(f"ipc://{directory}/in")
+    socket.connect(endpoint)
     frame = frame_of(per_frame)
     while not select.select([sys.stdin], [], [], MARK_EVERY_S)[0]:
         socket.send_multipart((CLIENT, MARK))  # lost until the receiver's connection stands
     for _ in range(count // per_frame):
-        socket.send_multipart((CLIENT, frame))
+        if pace_ms:
+            for _ in range(per_frame):
+                socket.send_multipart((CLIENT, _TIME.pack(time.monotonic())))
+            time.sleep(pace_ms / 1000)
+        else:
+            socket.send_multipart((CLIENT, frame))
     socket.close(linger=-1)
     context.term()
 
 
-def receive(directory: str, count: int, per_frame: int) -> None:
-    """Receive all frames and print the rate."""
+def receive(endpoint: str, count: int, per_frame: int, pace_ms: int = 0) -> None:
+    """Receive all frames and print the rate, or how late they came."""
     context = zmq.Context()
     socket = context.socket(zmq.DEALER)
     socket.rcvhwm = 0
     socket.routing_id = CLIENT
-    socket.connect(f"ipc://{directory}/out")
+    socket.connect(endpoint)
     socket.rcvtimeo = TIMEOUT_MS
     socket.recv()  # a mark: the way is open
     sys.stdout.write("ready\n")
     sys.stdout.flush()
-    while socket.recv() == MARK:
+    while (frame := socket.recv()) == MARK:
         pass
+    late_ms: list[float] = []
     start_s = time.perf_counter()
-    for _ in range(count // per_frame - 1):
-        socket.recv()
+    for _ in range(count - 1 if pace_ms else count // per_frame - 1):
+        if pace_ms:
+            late_ms.append((time.monotonic() - _TIME.unpack(frame)[0]) * 1000)
+        frame = socket.recv()
     took_s = time.perf_counter() - start_s
-    sys.stdout.write(json.dumps({"chunks_per_s": count / took_s}) + "\n")
+    result = {"chunks_per_s": count / took_s, "late_ms": late_ms}
+    sys.stdout.write(json.dumps(result) + "\n")
     socket.close(linger=0)
     context.term()
 

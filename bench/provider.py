@@ -1,7 +1,8 @@
 """A chat-completions provider on loopback that costs little itself.
 
 `max_tokens` is the number of chunks of a call and `seed` their pace in milliseconds (0: as fast as
-the reader takes them). Run as a program it prints its port.
+the reader takes them). With a pace each text is the monotonic time at which it was written. Run as
+a program it prints its port.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import json
 import re
 import sys
+import time
 from typing import Final
 
 import uvloop
@@ -60,10 +62,12 @@ async def _answer(writer: asyncio.StreamWriter, wanted: dict[str, int]) -> None:
     writer.write(HEAD)
     pace_s = (wanted.get("seed") or 0) / 1000
     for number in range(wanted.get("max_tokens") or wanted.get("max_completion_tokens") or 100):
-        writer.write(PIECES[number & 1])
         if pace_s:
+            writer.write(_piece(_event({"content": f"{time.monotonic():.6f}"})))
             await asyncio.sleep(pace_s)
-        elif number % PER_WRITE == 0:
+            continue
+        writer.write(PIECES[number & 1])
+        if number % PER_WRITE == 0:
             await writer.drain()
             await asyncio.sleep(0)
     writer.write(END)

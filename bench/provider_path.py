@@ -9,8 +9,9 @@ from __future__ import annotations
 import statistics
 from typing import Final
 
-from bench.parts import Row, run_agent, spread
+from bench.result import Result, Row, spread
 from bench.rig import Rig
+from bench.running import run_agent
 
 CPU_BUDGET_US: Final = 12.0
 WHOLE_BUDGET_US: Final = 15.0
@@ -19,7 +20,7 @@ LINEAR_BUDGET: Final = 12.0
 TIMES: Final = 10
 
 
-def provider_path(rig: Rig, rounds: int, chunks: int) -> list[Row]:
+def provider_path(rig: Rig, rounds: int, chunks: int) -> Result:
     """Measure a burst of one stream, and a ten times longer one.
 
     Args:
@@ -44,7 +45,7 @@ def provider_path(rig: Rig, rounds: int, chunks: int) -> list[Row]:
     both = [sum(pair) for pair in zip(cpu["worker"], cpu["broker"], strict=True)]
     shares = {name: statistics.median(values) for name, values in cpu.items()}
     rate, peer = statistics.median(ours), statistics.median(bare)
-    return [
+    rows = [
         Row(
             "provider SSE to client, worker + broker CPU per chunk",
             f"{statistics.median(both):.1f} us",
@@ -82,6 +83,7 @@ def provider_path(rig: Rig, rounds: int, chunks: int) -> list[Row]:
             spread(growth, "{:.1f}"),
         ),
     ]
+    return Result(rows)
 
 
 def _whole_us(rig: Rig, chunks: int) -> dict[str, float]:

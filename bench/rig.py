@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,12 @@ TIMEOUT_S: Final = 120.0
 CONFIG: Final = """
 [worker.burst]
 adapter = "{root}/bench/adapters.py:BurstAdapter"
+providers = [{routes}]
+replicas = {replicas}
+
+[worker.paced]
+adapter = "{root}/bench/adapters.py:BurstAdapter"
+providers = ["paced"]
 
 [worker.mock]
 adapter = "chat_completions"
@@ -34,15 +41,26 @@ options = {{ baseUrl = "{url}", requireKey = false, extraBody = {{ seed = 20 }} 
 class Child:
     """A Python module as a process that is told to go and answers with one line of JSON."""
 
-    def __init__(self, module: str, *arguments: str, environ: dict[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        module: str,
+        *arguments: str,
+        environ: dict[str, str] | None = None,
+        python: str = sys.executable,
+    ) -> None:
         self._popen = subprocess.Popen(
-            [sys.executable, "-m", module, *arguments],
+            [python, "-m", module, *arguments],
             cwd=ROOT,
             env={**os.environ, **(environ or {})},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self._popen.pid
 
     def __enter__(self) -> Child:
         return self
@@ -106,17 +124,32 @@ class Rig:
             raise RuntimeError(f"trunkline {' '.join(arguments)}: {done.stderr}{done.stdout}")
         return done.stdout
 
+    @cached_property
+    def pids(self) -> dict[str, list[int]]:
+        """The processes of the broker and of each pool; nothing restarts here."""
+        status = self.status()
+        pools = {pool["name"]: [slot["pid"] for slot in pool["slots"]] for pool in status["pools"]}
+        return {"broker": [status["pid"]], **pools}
+
+    def status(self) -> Any:
+        """Return the status document."""
+        return json.loads(self.command("status", "--json"))
+
     def cpu_s(self) -> dict[str, float]:
         """Return the CPU seconds so far of the broker and of each pool, all threads."""
-        status = json.loads(self.command("status", "--json"))
-        used = {"broker": process_cpu_s(status["pid"])}
-        for pool in status["pools"]:
-            used[pool["name"]] = sum(process_cpu_s(s["pid"]) for s in pool["slots"] if s["pid"])
-        return used
+        return {name: sum(map(process_cpu_s, pids)) for name, pids in self.pids.items()}
+
+    def broker_rss_mib(self) -> float:
+        """Return the resident memory of the broker."""
+        return process_rss_mib(self.pids["broker"][0])
 
     def agent(self, *arguments: str) -> Child:
         """Start an agent of `bench.agent`."""
         return Child("bench.agent", *arguments, environ=self.environ)
+
+    def calls(self, *arguments: str) -> Child:
+        """Start a process of `bench.calls`."""
+        return Child("bench.calls", *arguments, environ=self.environ)
 
 
 def process_cpu_s(pid: int) -> float:
@@ -128,14 +161,33 @@ def process_cpu_s(pid: int) -> float:
     return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
 
 
+def process_rss_mib(pid: int) -> float:
+    """Return the resident memory of a process."""
+    pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
 @contextmanager
-def rig() -> Iterator[Rig]:
-    """Start provider, broker and workers; end all of them afterwards."""
+def rig(routes: int = 1, replicas: int = 1) -> Iterator[Rig]:
+    """Start provider, broker and workers; end all of them afterwards.
+
+    Args:
+        routes: that the burst pool serves: `burst`, and others that nobody calls.
+        replicas: of the burst pool.
+    """
     with tempfile.TemporaryDirectory(prefix="tl-bench-") as name, Child("bench.provider") as mock:
         directory = Path(name)
         url = f"http://127.0.0.1:{mock.line()}/v1"
         config = directory / "trunkline.toml"
-        config.write_text(CONFIG.format(root=ROOT, url=url))
+        names = ["burst", *(f"route{number}" for number in range(1, routes))]
+        config.write_text(
+            CONFIG.format(
+                root=ROOT,
+                url=url,
+                routes=", ".join(f'"{name}"' for name in names),
+                replicas=replicas,
+            )
+        )
         running = Rig(directory, url)
         running.command("up", "--detach", "--config", str(config))
         try:

@@ -1,0 +1,47 @@
+"""Running one agent and reading its figures; what the parts share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from bench.rig import Rig
+
+
+def run_agent(
+    rig: Rig,
+    way: str,
+    target: str,
+    model: str,
+    count: int,
+    *,
+    pace: int = 0,
+    streams: int = 1,
+    late: bool = False,
+) -> dict[str, Any]:
+    """Read streams with one agent and return its figures.
+
+    Raises:
+        RuntimeError: not every chunk came.
+    """
+    arguments = ["--chunks", str(count), "--pace", str(pace), "--streams", str(streams)]
+    with rig.agent(way, target, model, *arguments, *(["--late"] if late else [])) as agent:
+        agent.line()
+        agent.go()
+        done: dict[str, Any] = agent.result()
+    if done["chunks"] != done["wanted"]:
+        raise RuntimeError(f"{way}: {done['chunks']} of {done['wanted']} chunks")
+    return done
+
+
+def first_ms(rig: Rig, way: tuple[str, str, str], calls: int) -> list[float]:
+    """Make short calls, one after the other; return the milliseconds to each first chunk."""
+    with rig.agent(*way, "--chunks", "10", "--rounds", str(calls)) as agent:
+        agent.line()
+        agent.go()
+        found: list[float] = agent.result()["first_ms"]
+        return found
+
+
+def gateway_us(before: dict[str, float], after: dict[str, float], units: int) -> float:
+    """Return what broker and workers spent between two readings, microseconds per unit."""
+    return sum(after[name] - before[name] for name in after) / units * 1e6

@@ -1,0 +1,105 @@
+"""How long it takes to start: the library, the command, a broker."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Final
+
+import zmq
+from trunkline_protocol.codec import encode
+from trunkline_protocol.frames import Hello
+from trunkline_protocol.ids import CLIENT_ID_BYTES, ClientId
+
+from bench.result import Result, Row, shown, versus
+from bench.rig import ROOT, Rig
+
+SDK: Final = "import openai"
+_IDLE: Final = '[worker.scripted]\nadapter = "scripted"\n'
+_UP_S: Final = 30.0
+
+
+def start(rig: Rig, rounds: int, times: int) -> Result:
+    """Measure imports, `--help` and a broker's first answer, all in the same rounds."""
+    ways = {
+        SDK: ("-c", SDK),
+        "import trunkline": ("-c", "import trunkline"),
+        "import trunkline, connect": ("-c", "import trunkline; trunkline.connect"),
+        "trunkline --help": ("-m", "trunkline_broker.cli.main", "--help"),
+        "zmq, asyncio, pydantic": ("-c", "import zmq, asyncio, pydantic"),
+    }
+    took: dict[str, list[float]] = {name: [] for name in ways}
+    up: list[float] = []
+    for _ in range(rounds * times):
+        for name, arguments in ways.items():
+            took[name].append(_run_ms(arguments))
+        up.append(_up_ms(rig))
+    sdk = took[SDK]
+
+    def row(name: str, ours: list[float], most: float) -> Row:
+        limit = (f"<= {most:g}", lambda ratio: ratio <= most)
+        return versus(name, ours, "{:.0f} ms", (SDK, sdk), limit)
+
+    return Result(
+        [
+            row("import trunkline", took["import trunkline"], 0.3),
+            row("the same and its first use", took["import trunkline, connect"], 0.3),
+            row("trunkline --help", took["trunkline --help"], 0.5),
+            row("trunkline up answers HELLO", up, 1.0),
+            shown("what any client of ZeroMQ imports", took["zmq, asyncio, pydantic"], "{:.0f} ms"),
+        ]
+    )
+
+
+def _run_ms(arguments: tuple[str, ...]) -> float:
+    start_s = time.perf_counter()
+    subprocess.run([sys.executable, *arguments], cwd=ROOT, check=True, stdout=subprocess.DEVNULL)
+    return (time.perf_counter() - start_s) * 1000
+
+
+def _up_ms(rig: Rig) -> float:
+    """Start a broker and return the milliseconds until it has answered a client."""
+    del rig
+    with tempfile.TemporaryDirectory(prefix="tl-start-") as name:
+        config = Path(name, "trunkline.toml")
+        config.write_text(_IDLE)
+        control = Path(name, "run", "control")
+        start_s = time.perf_counter()
+        broker = subprocess.Popen(
+            [sys.executable, "-m", "trunkline_broker.cli.main", "up", "--config", str(config)],
+            env={**os.environ, "TRUNKLINE_RUN_DIR": str(control.parent)},
+            cwd=ROOT,
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            _greet(f"ipc://{control}")
+            return (time.perf_counter() - start_s) * 1000
+        finally:
+            broker.send_signal(signal.SIGTERM)
+            broker.wait()
+
+
+def _greet(endpoint: str) -> None:
+    """Say HELLO, before there is anybody to hear it, and wait for the answer.
+
+    Raises:
+        TimeoutError: nobody answered.
+    """
+    context = zmq.Context()
+    socket = context.socket(zmq.DEALER)
+    socket.setsockopt(zmq.RECONNECT_IVL, 1)
+    socket.linger = 0
+    socket.connect(endpoint)
+    client = ClientId(os.urandom(CLIENT_ID_BYTES))
+    try:
+        socket.send_multipart(encode(Hello((1, 0), client, os.getpid(), "bench")))
+        if not socket.poll(_UP_S * 1000):
+            raise TimeoutError("no broker answered")
+    finally:
+        socket.close()
+        context.term()
