@@ -90,3 +90,15 @@ def test_the_filler_shows_the_blocks_so_far() -> None:
     filler = BlockFiller()
     filler.fill(TextDelta(3, "a"))
     assert list(filler.partials) == [3]
+
+
+def test_a_run_of_deltas_goes_straight_to_an_open_block() -> None:
+    """Appended by the caller, the pieces count as if each delta had been taken."""
+    elider = BlockElider()
+    assert elider.open_texts(0) is None
+    elider.elide(TextDelta(0, "a"))
+    texts = elider.open_texts(0)
+    assert texts is not None
+    texts.append("b")
+    assert elider.elide(BlockEnd(0, {"type": "text", "text": "ab"})) == BlockEnd(0, None)
+    assert elider.open_texts(0) is None
