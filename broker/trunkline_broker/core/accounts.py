@@ -18,6 +18,7 @@ ENDED = "ended"
 CANCELLED = "cancelled"
 FAILED = "failed"
 RETRIED = "retried"
+_NOTHING: Mapping[str, Any] = {}
 
 
 def account(
@@ -87,7 +88,9 @@ def refusal(frame: Open, client_name: str, failure: Mapping[str, Any]) -> Attemp
 
 
 def _map(value: object) -> Mapping[str, Any]:
-    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+    # Decoded maps are dicts; asking the abstract class costs as much as all the rest here.
+    is_map = isinstance(value, (dict, Mapping))
+    return cast("Mapping[str, Any]", value) if is_map else _NOTHING
 
 
 def _text(fields: Mapping[str, Any], key: str) -> str:

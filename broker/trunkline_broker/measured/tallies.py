@@ -6,6 +6,7 @@ It knows neither Prometheus nor files.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter, OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
@@ -54,8 +55,7 @@ class Histogram:
 
     def observe(self, seconds: float) -> None:
         """Count one value."""
-        at = next((i for i, bound in enumerate(BUCKETS_S) if seconds <= bound), _BINS - 1)
-        self.bins[at] += 1
+        self.bins[bisect_left(BUCKETS_S, seconds)] += 1
         self.sum_s += seconds
 
     def add(self, bins: Sequence[int], sum_s: float) -> None:
@@ -152,8 +152,9 @@ def token_counts(usage: Mapping[str, Any] | None) -> list[tuple[str, int]]:
     """Return the counts of a usage map by kind; what a worker made up wrongly is left out."""
     if usage is None:
         return []
-    counts = ((kind, usage.get(key)) for key, kind in TOKEN_KINDS)
-    return [(kind, count) for kind, count in counts if _is_count(count) and count]
+    return [
+        (kind, count) for key, kind in TOKEN_KINDS if _is_count(count := usage.get(key)) and count
+    ]
 
 
 def _add(totals: RouteTotals, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
