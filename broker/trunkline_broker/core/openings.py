@@ -176,7 +176,7 @@ class Openings:
             return
         match call.state:
             case CallState.QUEUED:
-                hub.to_client(client, Queued(call.id, call.attempt, call.queued_reason))
+                self._say_queued(call, frame)
             case CallState.RUNNING:
                 # What an older broker knew, and a worker does not say.
                 call.is_recovered = frame.recovery == "policy"
@@ -235,7 +235,14 @@ class Openings:
             return
         call.queued_reason = "settling"
         hub.unsettled[call.id] = call
-        hub.to_client(hub.clients.get(call.client), Queued(call.id, call.attempt, "settling"))
+        self._say_queued(call, frame)
+
+    def _say_queued(self, call: Call, frame: Open) -> None:
+        # That would begin the retry; whether its delay is over is decided when all is settled.
+        if frame.retry_offer is not None and call.id in self._hub.unsettled:
+            return
+        client = self._hub.clients.get(call.client)
+        self._hub.to_client(client, Queued(call.id, call.attempt, call.queued_reason))
 
     def _begin(self, call: Call, frame: Open, now_s: float) -> None:
         offer = read_re_offer(frame.retry_offer) if frame.retry_offer is not None else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from trunkline_protocol.failure import Code, LlmFailure, RemoteProtocolError
@@ -52,6 +53,16 @@ def notice_of(frame: Retry) -> RetryNotice:
         failure_from(frame.failure),
         frame.attempt,
     )
+
+
+def repeated(known: RetryNotice | None, notice: RetryNotice) -> RetryNotice | None:
+    """Return what is known now of a retry that a new broker offers again; `None` for another one.
+
+    The new broker knows the delay that is left, but not why the attempt failed.
+    """
+    if known is None or (known.retry_id, known.retry) != (notice.retry_id, notice.retry):
+        return None
+    return replace(notice, failure=known.failure)
 
 
 def offer_of(notice: RetryNotice, left_ms: float) -> dict[str, Any]:

@@ -48,7 +48,7 @@ from trunkline.core.effects import (
     Wake,
 )
 from trunkline.core.intake import MAX_WAITING_CHUNKS, Intake
-from trunkline.core.readings import finish_of, malformed, notice_of, offer_of, withdrawn
+from trunkline.core.readings import finish_of, malformed, notice_of, offer_of, repeated, withdrawn
 from trunkline.core.requests import CallRequest, ServedBy
 
 SUSPECT_AFTER_S: Final = 1.0  # rule 6
@@ -341,13 +341,15 @@ class StreamState:
         """Take the confirmation of `OPEN`."""
         if self.phase is Phase.CANCELLING:
             return [Send(Cancel(self.call, self.attempt))]
-        if self.phase is Phase.BACKOFF:  # a re-offer of which the delay was over
+        began: Effects = NOTHING
+        if self.phase is Phase.BACKOFF and self._notice is not None:  # its delay was over
             self.begun += 1
             self.phase = Phase.OPENING
+            began = [RetryBegan(self.call, self._notice)]
         if self.phase is Phase.OPENING:
             self.phase = Phase.OPEN
             self._restated_s = now_s
-        return NOTHING
+        return began
 
     def on_window(self, window_chunks: int, window_bytes: int, now_s: float) -> Effects:
         """Take a window; a smaller one may make credit due."""
@@ -458,10 +460,11 @@ class StreamState:
         self._begin(stream_key, now_s)
         self.phase = Phase.BACKOFF
         self.attempt = frame.attempt
-        self._notice = notice
+        again = repeated(self._notice, notice)
+        self._notice = again or notice
         # The broker says when the delay is over; only its silence makes the client speak first.
         self._repeat_at_s = now_s + notice.delay_ms / 1000 + REPEAT_MAX_S
-        return [*effects, RetryOffered(self.call, notice)]
+        return effects if again else [*effects, RetryOffered(self.call, notice)]
 
     def on_retry_started(self, frame: RetryStarted, now_s: float) -> Effects:
         """Open the attempt that was offered."""

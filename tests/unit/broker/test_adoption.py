@@ -199,6 +199,21 @@ def test_an_open_that_nobody_confirmed_is_rebound_if_a_worker_holds_it() -> None
     rig.check()
 
 
+def test_a_re_offer_while_settling_is_not_confirmed() -> None:
+    """`QUEUED` would begin the retry before its delay is over; the client says it again."""
+    rig = Rig(alive=(alive(),))
+    worker, client = an_old_worker(rig), a_client(rig)
+    client.hello()
+    offer = {"retryId": "i", "policyKey": "k", "retry": 1, "delayMs": 700}
+    opened = client.open(attempt=1, recovery="policy", retry_offer=offer)
+    client.say(opened)
+    assert client.got(frames.Queued) == []
+    worker.register("serving")
+    worker.ready("p", policy=NORMAL)
+    assert only(client.got(frames.Retry)).delay_ms == 700
+    rig.check()
+
+
 def test_an_open_before_the_worker_is_ready_is_confirmed_later() -> None:
     """The policy is known then."""
     rig = Rig(alive=(alive(),))

@@ -46,9 +46,14 @@ def ended(last: int, finish: Finish = STOP, attempt: int = 0) -> frames.Ended:
     return frames.Ended(CALL, attempt, last, finish.reason.to_dict())
 
 
-def retry(attempt: int = 1, delay_ms: float = 100.0) -> frames.Retry:
+def retry(
+    attempt: int = 1,
+    delay_ms: float = 100.0,
+    retry_id: str = "retry-1",
+    failure: LlmFailure = SERVER,
+) -> frames.Retry:
     return frames.Retry(
-        CALL, attempt, "retry-1", ROUTE, "normal", "key", 1, delay_ms, SERVER.to_dict(), 3
+        CALL, attempt, retry_id, ROUTE, "normal", "key", 1, delay_ms, failure.to_dict(), 3
     )
 
 

@@ -11,7 +11,7 @@ from trunkline.core.readings import failure_from
 from trunkline.core.stream_state import Phase, StreamState
 from trunkline_protocol.chunks import BlockEnd, Finish, FinishReason, TextDelta
 from trunkline_protocol.codec import decode_lane_header, encode_lane
-from trunkline_protocol.failure import LlmFailure
+from trunkline_protocol.failure import Code, LlmFailure
 from trunkline_protocol.frames import Cancel, Credit, Done, Open, Resume
 from trunkline_protocol.limits import QUIET_AFTER_S, QUIET_MAX_S, REPEAT_MAX_S, RESUME_AFTER_S
 
@@ -350,7 +350,7 @@ def test_a_confirmation_of_a_cancelled_call_is_answered_with_cancel() -> None:
 def test_a_confirmed_re_offer_begins_the_attempt() -> None:
     """The delay was over when the new broker heard of it."""
     stream = in_phase(Phase.BACKOFF)
-    stream.on_accepted(accepted(attempt=1), 1.0)
+    assert kinds(stream.on_accepted(accepted(attempt=1), 1.0)) == [RetryBegan]
     assert stream.phase is Phase.OPEN
     assert stream.begun == 2
 
@@ -565,10 +565,21 @@ def test_what_is_assembled_to_the_end_may_always_be_repeated() -> None:
 
 
 def test_a_second_offer_replaces_the_first() -> None:
-    """After a restart the delay may be another; there is no old attempt to be done."""
+    """There is no old attempt to be done."""
     stream = in_phase(Phase.BACKOFF)
-    assert kinds(stream.on_retry(retry(delay_ms=5.0), KEY, 1.0)) == [RetryOffered]
+    assert kinds(stream.on_retry(retry(retry_id="other"), KEY, 1.0)) == [RetryOffered]
     assert stream.phase is Phase.BACKOFF
+
+
+def test_an_offer_made_again_is_not_told_again() -> None:
+    """After a restart the delay is another, and only the first broker knew the failure."""
+    stream = in_phase(Phase.BACKOFF)
+    unknown = LlmFailure("before the restart", Code.UNKNOWN)
+    assert kinds(stream.on_retry(retry(delay_ms=5.0, failure=unknown), KEY, 1.0)) == []
+    assert stream.phase is Phase.BACKOFF
+    (began, _) = stream.on_retry_started(retry_started(), 1.0)
+    assert isinstance(began, RetryBegan)
+    assert (began.notice.delay_ms, began.notice.failure.code) == (5.0, "SERVER")
 
 
 @pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.BACKOFF])
