@@ -86,6 +86,8 @@ class WorkerSection(_Section):
     drain_s: Seconds = _POOL.drain_s
     stop_s: Seconds = _POOL.stop_s
     lease_s: Annotated[float, Field(ge=0.001, le=3600)] = _POOL.lease_s
+    memory_limit_mib: Annotated[int, Field(ge=0)] | None = None
+    open_files_limit: Annotated[int, Field(ge=0)] | None = None
     restart: RestartSection = RestartSection()
 
 
@@ -101,8 +103,8 @@ class BrokerSection(_Section):
         max_clients: most client processes at once.
         max_calls_per_client: most open calls of one client.
         max_calls_per_worker: most open calls of one worker.
-        memory_limit_mib: address space of each worker; 0: no limit.
-        open_files_limit: open files of each worker; 0: the broker's own.
+        memory_limit_mib: address space of each worker that sets none; 0: no limit.
+        open_files_limit: open files of each worker that sets none; 0: the broker's own.
         attachments_dir: where uploaded images are kept, a directory of its own; a relative one
             begins at this file. Empty: below the run or the state directory.
         attachments_mib: most that is kept there; the longest unused goes first.
@@ -439,6 +441,8 @@ def _pool_spec(name: str, section: WorkerSection, base: Path) -> PoolSpec:
         drain_s=section.drain_s,
         stop_s=section.stop_s,
         lease_s=section.lease_s,
+        memory_limit_mib=section.memory_limit_mib,
+        open_files_limit=section.open_files_limit,
         restart=RestartSpec(**section.restart.model_dump()),
     )
 

@@ -35,7 +35,7 @@ from trunkline_broker.core.events import (
 from trunkline_broker.environment import EnvironmentFileError, worker_environment
 from trunkline_broker.hints import Hint, started_ticks, write_hints
 from trunkline_broker.paths import RunPaths, ipc
-from trunkline_broker.resources import ResourceRule, limit_process
+from trunkline_broker.resources import ResourceRule, limit_process, own_rules
 
 OUTPUT_CHECK_S: Final = 0.5
 KILL_WAIT_S: Final = 2.0  # a killed process that is still there hangs in the kernel
@@ -102,7 +102,9 @@ class Processes:
             return
         # A child that nobody has reaped yet: neither call can meet another process.
         pidfd = os.pidfd_open(pid)
-        limit_process(pid, self._rules)
+        spec = order.spec
+        rules = own_rules(self._rules, spec.memory_limit_mib, spec.open_files_limit)
+        limit_process(pid, rules)
         ticks = started_ticks(pid) or 0
         self._watch(_Process(key, pid, pidfd, True, True, ticks, output, order.token))
         self._report(ProcessSpawned(*key, pid=pid))

@@ -27,6 +27,18 @@ def worker_rules(memory_limit_mib: int, open_files_limit: int) -> tuple[Resource
     return tuple(rule for rule in wanted if rule.value)
 
 
+def own_rules(
+    common: tuple[ResourceRule, ...], memory_limit_mib: int | None, open_files_limit: int | None
+) -> tuple[ResourceRule, ...]:
+    """Return the limits of one worker: its own where it has some (0: none), or the common ones."""
+    values = {rule.kind: rule.value for rule in common}
+    if memory_limit_mib is not None:
+        values[resource.RLIMIT_AS] = memory_limit_mib * 1024 * 1024
+    if open_files_limit is not None:
+        values[resource.RLIMIT_NOFILE] = open_files_limit
+    return tuple(ResourceRule(kind, value) for kind, value in values.items() if value)
+
+
 def limit_process(pid: int, rules: tuple[ResourceRule, ...]) -> None:
     """Set the limits of a running process, soft and hard; one that is gone needs none.
 

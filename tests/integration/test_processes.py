@@ -351,6 +351,29 @@ import time; time.sleep(600)
     run_on(loop, job())
 
 
+def test_a_worker_may_have_limits_of_its_own(loop: str) -> None:
+    """They go before the common ones, and 0 is none."""
+
+    async def job() -> None:
+        body = """
+import json, resource
+print(json.dumps([resource.getrlimit(resource.RLIMIT_AS)[0],
+    resource.getrlimit(resource.RLIMIT_NOFILE)[0]]))
+"""
+        for memory, files, wanted in (
+            (512, 33, [512 << 20, 33]),
+            (None, None, [resource.RLIM_INFINITY, 64]),
+            (0, 0, [resource.RLIM_INFINITY, resource.getrlimit(resource.RLIMIT_NOFILE)[0]]),
+        ):
+            with watched() as it:
+                order = it.order(body)
+                limits = {"memory_limit_mib": memory, "open_files_limit": files}
+                it.processes.spawn(replace(order, spec=replace(order.spec, **limits)))
+                assert json.loads((await it.exited()).output_tail[-1]) == wanted
+
+    run_on(loop, job())
+
+
 def test_without_room_for_output_a_worker_still_runs(loop: str) -> None:
     """Disk full: what it prints is lost and counted, and the hint file too."""
 

@@ -49,6 +49,8 @@ class PoolSpec:
         drain_s: time a replaced worker gets for its calls and prepared calls.
         stop_s: time between TERM and KILL.
         lease_s: how long a prepared call is held for its dispatch.
+        memory_limit_mib: address space of each worker; 0: no limit; `None`: as for all workers.
+        open_files_limit: the same for open files.
         restart: the rule for dead workers.
     """
 
@@ -67,6 +69,8 @@ class PoolSpec:
     drain_s: float = 600.0
     stop_s: float = 5.0
     lease_s: float = 60.0
+    memory_limit_mib: int | None = None
+    open_files_limit: int | None = None
     restart: RestartSpec = RestartSpec()
 
 

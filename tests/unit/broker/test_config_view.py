@@ -43,8 +43,9 @@ def test_the_example_loads_as_it_is_and_with_every_default_written_out(tmp_path:
     plain = settings(tmp_path, EXAMPLE)
     whole = settings(tmp_path, re.sub(r"(?m)^#(?=[a-z_]+ = )", "", EXAMPLE))
     assert plain.broker == whole.broker == BrokerSection()
-    # No limit is the default of `concurrency`, and TOML has no word for that.
-    written = whole.workers["example"].model_copy(update={"concurrency": None})
+    # TOML has no word for what holds without these.
+    unsaid = dict.fromkeys(("concurrency", "memory_limit_mib", "open_files_limit"))
+    written = whole.workers["example"].model_copy(update=unsaid)
     assert plain.workers["example"] == written
 
 
