@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import Final, cast
 
-from trunkline_protocol.codec import Direction, decode, encode
+from trunkline_protocol.codec import Direction, begins_stream, decode, encode
 from trunkline_protocol.curve import CurveKeys
 from trunkline_protocol.failure import LocalProtocolError, RemoteProtocolError
 from trunkline_protocol.frames import ToClientFrame
@@ -280,6 +280,9 @@ class Shell:
     # --- facts ---------------------------------------------------------------------------------
 
     def _on_lane(self, frame: bytes) -> None:
+        if self._connection is not None and begins_stream(frame):
+            # It may have overtaken ACCEPTED, which names the worker and the policy of the stream.
+            self._connection.drain_control()
         for effect in self.mux.on_lane(frame, monotonic()):
             if effect.__class__ is Wake:
                 self._wake(cast("Wake", effect).call)

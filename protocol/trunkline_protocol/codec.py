@@ -184,6 +184,8 @@ HEADER_BYTES: Final = _HEADER.size
 _pack_header = _HEADER.pack
 _unpack_header = _HEADER.unpack_from
 _NO_KEY: Final = bytes(STREAM_KEY_BYTES)
+_FIRST: Final = slice(1 + STREAM_KEY_BYTES, 1 + STREAM_KEY_BYTES + 8)
+_ZERO: Final = bytes(8)
 
 
 @dataclass(slots=True)
@@ -204,6 +206,11 @@ def encode_lane(stream_key: StreamKey, first: int, arrays: Sequence[Any]) -> byt
 def encode_probed(nonce: int) -> bytes:
     """Encode the echo of a `PROBE` for the lane."""
     return _pack_header(PROBED, _NO_KEY, nonce, 0)
+
+
+def begins_stream(frame: bytes) -> bool:
+    """Tell whether a lane frame is the first of its stream; any bytes will do."""
+    return frame[_FIRST] == _ZERO
 
 
 def decode_lane_header(frame: bytes) -> LaneHeader:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 import time
@@ -83,11 +84,23 @@ def down(
         out().print("the broker is stopping")
         return
     deadline_s = time.monotonic() + granted["drainS"] + STOP_MARGIN_S
-    while lock_holder(lock) == holder:
+    while lock_holder(lock) == holder or _runs(holder.pid):
         if time.monotonic() > deadline_s:
             fail(f"broker pid {holder.pid} is still stopping", ExitCode.TIMED_OUT)
         time.sleep(POLL_S)
     out().print(f"broker pid {holder.pid} ended")
+
+
+def _runs(pid: int) -> bool:
+    """Say whether a process still runs; one that waits to be reaped does not."""
+    try:
+        fd = os.pidfd_open(pid)
+    except OSError:  # gone, or of another namespace: the lock alone tells then
+        return False
+    try:
+        return not select.select([fd], [], [], 0)[0]
+    finally:
+        os.close(fd)
 
 
 def restart(

@@ -243,3 +243,10 @@ def test_lone_surrogates_pass_lane_and_envelopes_unchanged() -> None:
     frame = codec.encode_lane(StreamKey(b"k" * 8), 0, [(1, 0, text)])
     assert codec.decode_lane_arrays(frame, 1) == ((1, 0, text),)
     assert codec.unpack_body(codec.pack_body({"text": text})) == {"text": text}
+
+
+def test_the_first_frame_of_a_stream_is_known_by_its_head() -> None:
+    key = StreamKey(b"k" * 8)
+    assert codec.begins_stream(codec.encode_lane(key, 0, [(1, 0, "a")]))
+    assert not codec.begins_stream(codec.encode_lane(key, 7, [(1, 0, "a")]))
+    assert not codec.begins_stream(b"")
