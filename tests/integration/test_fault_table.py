@@ -42,6 +42,16 @@ journal = "{journal}"
 adapter = "scripted"
 providers = ["other"]
 """
+WITH_HELPER: Final = """\
+import subprocess
+from trunkline_workers.adapters.scripted.adapter import ScriptedAdapter
+
+class Adapter(ScriptedAdapter):
+    \"\"\"Starts a program that ignores SIGTERM, and forgets it.\"\"\"
+
+    async def open(self):
+        self.child = subprocess.Popen(["sh", "-c", "trap '' TERM; sleep 600; true"])
+"""
 Line = dict[str, Any]
 
 
@@ -359,4 +369,21 @@ def test_workers_leave_when_no_broker_comes() -> None:
         killed_s = time.monotonic()
         until(lambda: not is_alive(worker), 10)
         assert time.monotonic() - killed_s > 1.9
+        until(lambda: with_environment("ORPHAN", name) == [])
+
+
+def test_what_an_orphan_has_started_leaves_with_it(tmp_path: Path) -> None:
+    """The processes of its group, for which nobody else cares any more."""
+    (tmp_path / "helped.py").write_text(WITH_HELPER)
+    config = (
+        "[broker]\norphan_timeout_s = 1\n"
+        f'[worker.helped]\nadapter = "{tmp_path}/helped.py:Adapter"\nenv = ["ORPHAN"]\n'
+    )
+    name = f"helped-{os.getpid()}"
+    with running_broker(config, {"ORPHAN": name}) as broker:
+        broker.until_ready("helped")
+        (worker,) = broker.worker_pids()["helped"]
+        until(lambda: len(with_environment("ORPHAN", name)) >= 4)  # broker, worker, sh, sleep
+        broker.kill()
+        until(lambda: not is_alive(worker), 10)
         until(lambda: with_environment("ORPHAN", name) == [])

@@ -52,6 +52,7 @@ from trunkline_workers.core.effects import (
 from trunkline_workers.core.leases import Leases
 from trunkline_workers.core.link import (
     EXIT_CONFIG,
+    EXIT_ORPHANED,
     EXIT_REFUSED,
     RegistrationSet,
     WorkerIdentity,
@@ -59,6 +60,7 @@ from trunkline_workers.core.link import (
 from trunkline_workers.core.worker import WorkerCore
 from trunkline_workers.dispatch import Dispatcher
 from trunkline_workers.figures import process_figures
+from trunkline_workers.group import kill_others
 from trunkline_workers.lane import LaneSocket
 from trunkline_workers.loader import Entry
 from trunkline_workers.plugin import Plugin
@@ -176,6 +178,8 @@ class Host:
         context.term()
         if self._exit_code:
             self.report(self._exit_reason)
+        if self._exit_code == EXIT_ORPHANED and self._boot.token:
+            kill_others()  # the broker that made this group would have done it
 
     def report(self, diagnostic: str) -> None:
         """Write one line to the worker's log, without its secrets; a full disk is only counted."""
