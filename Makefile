@@ -9,6 +9,10 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip -qq --disable-pip-version-check
 TYPED := protocol client broker workers tests/typing
 
+# Much of a test of real processes is waiting. Tests of one file share a broker, so a file is not
+# split. `make test PARALLEL=` runs them one after the other.
+PARALLEL ?= -n 3 --dist loadfile
+
 # Arguments of the targets that take one.
 VECTORS ?=
 CASES ?=
@@ -84,7 +88,7 @@ demo: local
 	@$(BIN)/python -m demo $(DEMO)
 
 test: local library
-	@$(BIN)/python -m pytest -q
+	@$(BIN)/python -m pytest -q $(PARALLEL)
 	@test ! -e $(LIBRARY)/.installed || $(LIBRARY)/bin/python -m pytest -q -k ydantic \
 	  tests/contract tests/integration/test_pydantic_ai.py
 
