@@ -22,14 +22,20 @@ from typing import Final, assert_never
 from trunkline_protocol.attachments import PREFIX, digest_of, is_digest
 from trunkline_protocol.codes import Code
 from trunkline_protocol.image_header import HEAD_BYTES, sniff_media_type
-from trunkline_protocol.limits import ATTACHMENT_PART_BYTES
+from trunkline_protocol.limits import (
+    ATTACHMENT_PART_BYTES,
+    MAX_CLIENTS,
+    MAX_OPEN_QUERIES_PER_CLIENT,
+)
 
 from trunkline_broker.core import effects as do
 from trunkline_broker.core import events as said
 from trunkline_broker.core.specs import StoredAttachment
 from trunkline_broker.paths import PRIVATE_FILE_MODE, make_private
+from trunkline_broker.queues import QueueFigures
 
 PART_SUFFIX: Final = ".part"
+_MAX_STEPS: Final = MAX_CLIENTS * MAX_OPEN_QUERIES_PER_CLIENT
 _LOCK: Final = "lock"
 _HASH_AT_ONCE: Final = 1024 * 1024
 _KNOWN: Final = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
@@ -64,6 +70,7 @@ class AttachmentStore:
         self._cleanup.callback(os.close, lock)
         # Brokers with different run directories may share a home: only one writes.
         self._is_ours = _is_locked(lock)
+        self._waiting = self._high_water = 0
         self._thread = ThreadPoolExecutor(1, "attachments")
         self._cleanup.callback(self._thread.shutdown, wait=True, cancel_futures=True)
 
@@ -98,7 +105,13 @@ class AttachmentStore:
 
     def perform(self, effect: do.AttachmentEffect) -> None:
         """Have the thread perform an effect, after those that came before."""
+        self._waiting += 1
+        self._high_water = max(self._high_water, self._waiting)
         self._thread.submit(self._step, effect).add_done_callback(self._on_done)
+
+    def queue(self) -> QueueFigures:
+        """Return the steps that are not done; nearly all come of a query, hence the bound."""
+        return QueueFigures("attachment steps", self._waiting, self._high_water, _MAX_STEPS)
 
     def _on_done(self, done: Future[said.AttachmentEvent | None]) -> None:
         """Bring what a step found out to the loop, also a defect: there it ends the process."""
@@ -107,6 +120,7 @@ class AttachmentStore:
                 self._loop.call_soon_threadsafe(self._deliver, done)
 
     def _deliver(self, done: Future[said.AttachmentEvent | None]) -> None:
+        self._waiting -= 1
         event = done.result()
         if event is not None:
             self._report(event)

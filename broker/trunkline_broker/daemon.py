@@ -41,6 +41,7 @@ from trunkline_broker.locks import BrokerRunning, take_lock
 from trunkline_broker.measured.measures import Measures
 from trunkline_broker.paths import RunDirError, ipc
 from trunkline_broker.processes import Processes, alive
+from trunkline_broker.queues import QueueFigures
 from trunkline_broker.receivers import ClientReceiver, WorkerReceiver
 from trunkline_broker.resources import (
     forbid_core_dumps,
@@ -355,6 +356,7 @@ class Daemon:
             "config": str(self._settings.source or ""),
             "runDir": str(paths.root),
             "counters": counters,
+            "queues": document["queues"] + [queue.row() for queue in self._queues()],
             "measures": self._measures.figures(),
             "processes": self._processes.figures(),
             "connections": {
@@ -363,6 +365,15 @@ class Daemon:
             },
             "usage": usage(),
         }
+
+    def _queues(self) -> list[QueueFigures]:
+        return [
+            self._clients.queue("frames to clients"),
+            self._workers.queue("frames to workers"),
+            self._attachments.queue(),
+            self._telemetry.queue(),
+            *self._measures.queues(),
+        ]
 
     def _tcp_endpoints(self) -> dict[str, str]:
         inside, outside = self._lane.tcp_endpoints

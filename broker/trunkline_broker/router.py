@@ -39,6 +39,7 @@ from trunkline_protocol.failure import RemoteProtocolError
 from trunkline_protocol.frames import Frame
 
 from trunkline_broker.paths import PRIVATE_FILE_MODE, ipc
+from trunkline_broker.queues import QueueFigures
 from trunkline_broker.security import HANDSHAKE_FAILURES, USER_ID, TcpListen, handshake_fields
 from trunkline_broker.sockets import Context, Socket, descriptor, has_input
 
@@ -118,6 +119,7 @@ class Router:
         self._peers: dict[bytes, _Peer] = {}
         self._by_fd: dict[int, set[bytes]] = {}
         self._outbox: list[tuple[bytes, list[bytes]]] = []
+        self._outbox_high_water = 0
         self._loop = asyncio.get_running_loop()
         self._look: asyncio.Handle | None = None
         self._socket = _bound(context, path)
@@ -162,11 +164,17 @@ class Router:
         else:
             self.flush()
 
+    def queue(self, name: str) -> QueueFigures:
+        """Return the frames that were collected; what ZeroMQ holds for a peer it does not tell."""
+        return QueueFigures(name, len(self._outbox), self._outbox_high_water, _OUTBOX_FRAMES)
+
     def flush(self) -> None:
         """Send what was collected."""
         if not self._outbox:
             return
         outbox, self._outbox = self._outbox, []
+        if len(outbox) > self._outbox_high_water:
+            self._outbox_high_water = len(outbox)
         for peer, parts in outbox:
             try:
                 self._send_parts(peer, parts)

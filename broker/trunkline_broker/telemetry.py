@@ -19,6 +19,8 @@ from typing import Any, Final, Literal
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger
 
+from trunkline_broker.queues import QueueFigures
+
 _QUEUE_LINES: Final = 2000
 _FLUSH_S: Final = 1.0  # how long the end of the broker waits for the last lines
 _RESERVED: Final = frozenset({"event", "exc_info", "exception", "stack_info"})
@@ -34,6 +36,7 @@ class LineWriter:
         self._lines: queue.Queue[bytes | None] = queue.Queue(_QUEUE_LINES)
         self._thread = threading.Thread(target=self._run, name="log", daemon=True)
         self.lost = 0  # lines that were not written, ever
+        self._high_water = 0
         self._unsaid = 0
         self._thread.start()
 
@@ -43,6 +46,11 @@ class LineWriter:
             self._lines.put_nowait(line)
         except queue.Full:
             self._lose()
+        self._high_water = max(self._high_water, self._lines.qsize())
+
+    def queue(self) -> QueueFigures:
+        """Return how many lines wait for the thread."""
+        return QueueFigures("log lines", self._lines.qsize(), self._high_water, _QUEUE_LINES)
 
     def close(self) -> None:
         """Wait up to one second for the lines that were taken; the descriptor stays open."""
@@ -148,6 +156,10 @@ class Telemetry:
     def lines_lost(self) -> int:
         """Log lines that could not be written."""
         return self._writer.lost
+
+    def queue(self) -> QueueFigures:
+        """Return how many log lines wait to be written."""
+        return self._writer.queue()
 
     def log(self, level: str, event: str, fields: Mapping[str, Any] | None = None) -> None:
         """Write one line; never the text of a prompt or answer, a key or a header."""

@@ -158,7 +158,7 @@ async def test_every_stream_survives_a_killed_broker(broker: BrokerProcess, jour
 async def test_queued_calls_survive_a_killed_broker(broker: BrokerProcess, journal: Path) -> None:
     """They wait on, still one at a time, and each is asked of the provider once."""
     async with trunkline.connect(broker.endpoint) as llm:
-        first = Stream(llm, "one", 0, chunks=100, pace_ms=20)
+        first = Stream(llm, "one", 0, chunks=int(150 * SLOW), pace_ms=20)
         await until_async(lambda: first.pieces)
         queued = [Stream(llm, "one", seed, chunks=10) for seed in range(1, 6)]
         await until_async(lambda: broker.status()["calls"]["queued"] == len(queued))
@@ -166,8 +166,13 @@ async def test_queued_calls_survive_a_killed_broker(broker: BrokerProcess, journ
         await until_async(lambda: broker.status()["calls"]["queued"] == len(queued))
         assert first.finish is None
         await ended([first, *queued], journal)
-        events = [event for session, event in noted(journal) if session.startswith("one-")]
-        assert [event == "start" for event in events] == [True, False] * (1 + len(queued))
+
+        def events() -> list[bool]:
+            return [what == "start" for name, what in noted(journal) if name.startswith("one-")]
+
+        # The provider notes an end after its last chunk was sent.
+        await until_async(lambda: len(events()) == 2 * (1 + len(queued)))
+        assert events() == [True, False] * (1 + len(queued))
 
 
 @pytest.mark.parametrize("name", DELAYS_MS)
@@ -232,3 +237,36 @@ async def test_swap_after_swap_under_many_streams(broker: BrokerProcess, journal
             await llm.query("swap", {"pool": "many"}, timeout_s=60 * SLOW)
         await ended([*over, *running], journal)
         assert (await llm.status())["counters"].get("calls_failed", 0) == failed
+
+
+async def test_the_status_shows_every_queue(broker: BrokerProcess) -> None:
+    """With depth, high-water mark and bound; those of a worker from its last heartbeat."""
+    async with trunkline.connect(broker.endpoint) as llm:
+        stream = llm.stream(
+            provider="many",
+            model="any",
+            messages=json.dumps({"script": {"chunks": 50_000, "batch": 64}}),
+        )
+        async with stream:  # nobody reads: its window fills
+
+            def kept() -> list[dict[str, Any]]:
+                rows = broker.status()["queues"]
+                return [row for row in rows if row["name"].endswith("kept bytes") and row["depth"]]
+
+            (row,) = await until_async(kept)
+            assert 0 < row["depth"] <= row["highWater"]
+            assert row["bound"] >= 1 << 20
+            rows = (await llm.status())["queues"]
+        names = {row["name"] for row in rows}
+        assert {
+            "queued bytes",
+            "queries",
+            "claims",
+            "unsettled calls",
+            "frames to clients",
+            "frames to workers",
+            "attachment steps",
+            "log lines",
+            "usage ledger",
+        } <= names
+        assert all(row["highWater"] <= row["bound"] for row in rows if row["bound"])

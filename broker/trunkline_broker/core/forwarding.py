@@ -206,6 +206,7 @@ class Forwarding:
         if call is None and hub.calls.past(entry.call) is None and hub.may_be_held():
             if len(hub.claims) < hub.spec.max_calls:
                 hub.claims[entry.call] = (client.id, entry)
+                hub.claims_high_water = max(hub.claims_high_water, len(hub.claims))
             return
         if call is not None and call.state is CallState.BACKOFF and call.client == client.id:
             self.say_retry(call, client, now_s)

@@ -83,6 +83,7 @@ class Hub:
         leases: prepared calls and who holds them.
         unsettled: calls that wait until it is known what the workers of an older broker hold.
         claims: what clients say they hold, until then.
+        claims_high_water, unsettled_high_water: the most there ever were of both.
         awaited: workers that have not told what they hold.
         is_settling: workers are awaited, so nothing can be decided yet.
         is_young: no worker is awaited, since no hint file names one; some may come all the same.
@@ -112,6 +113,7 @@ class Hub:
         self.unsettled: dict[CallId, Call] = {}
         self.claims: dict[CallId, tuple[ClientId, Restated]] = {}
         self.awaited: set[Generation] = set()
+        self.claims_high_water = self.unsettled_high_water = 0
         self.is_settling = False
         self.is_young = False
         self.is_draining = False

@@ -235,6 +235,7 @@ class Openings:
             return
         call.queued_reason = "settling"
         hub.unsettled[call.id] = call
+        hub.unsettled_high_water = max(hub.unsettled_high_water, len(hub.unsettled))
         self._say_queued(call, frame)
 
     def _say_queued(self, call: Call, frame: Open) -> None:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from trunkline_broker.core.effects import AttemptEnded
 from trunkline_broker.measured.ledger import Entry, Ledger, entry_of
+from trunkline_broker.queues import QueueFigures
 
 GATHER_S: Final = 0.05  # one transaction for what ends within it; so much a kill -9 may lose
 MAX_WAITING: Final = 50_000
@@ -46,7 +47,7 @@ class LedgerWriter:
         self._closing = threading.Event()
         self._ledger: Ledger | None = None
         self._prune_at_s = 0.0
-        self._written = self._lost = 0
+        self._written = self._lost = self._high_water = 0
         self._trouble = ""
         self._thread = threading.Thread(target=self._run, name="ledger", daemon=True)
         self._thread.start()
@@ -57,6 +58,7 @@ class LedgerWriter:
             self._lost += 1
             return
         self._waiting.append(entry_of(ended, _now_s()))
+        self._high_water = max(self._high_water, len(self._waiting))
         if not self._wake.is_set():
             self._wake.set()
 
@@ -65,6 +67,10 @@ class LedgerWriter:
         self._closing.set()
         self._wake.set()
         self._thread.join(CLOSE_S)
+
+    def queue(self) -> QueueFigures:
+        """Return how many entries wait to be written."""
+        return QueueFigures("usage ledger", len(self._waiting), self._high_water, MAX_WAITING)
 
     def figures(self) -> dict[str, object]:
         """Return what the status document says of it."""

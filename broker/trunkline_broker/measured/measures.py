@@ -14,6 +14,7 @@ from trunkline_broker.core.effects import AttemptEnded, NoteLoad
 from trunkline_broker.measured.ledger_writer import LedgerWriter
 from trunkline_broker.measured.metrics_server import MetricsServer, snapshot_taker
 from trunkline_broker.measured.tallies import Tallies
+from trunkline_broker.queues import QueueFigures
 
 if TYPE_CHECKING:
     from trunkline_broker.measured.spans import CallSpans
@@ -86,6 +87,10 @@ class Measures:
     def on_load(self, note: NoteLoad) -> None:
         """Take what a worker measured."""
         self.tallies.on_load(note)
+
+    def queues(self) -> list[QueueFigures]:
+        """Return what waits for the threads of all this."""
+        return [] if self._ledger is None else [self._ledger.queue()]
 
     def figures(self) -> dict[str, object]:
         """Return what the status document says of all this."""

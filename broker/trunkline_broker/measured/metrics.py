@@ -158,7 +158,8 @@ def _of_calls(status: Mapping[str, Any]) -> Iterator[Metric]:
             for row in status["routes"]
         ),
     )
-    queues = status["queues"]
+    # Those of a worker are named by its pid: a new series with each start.
+    queues = [row for row in status["queues"] if not row["name"].startswith("worker ")]
     for suffix, key, text in (
         ("depth", "depth", "What waits in a queue of the broker."),
         ("high_water", "highWater", "The most that ever waited in it."),

@@ -65,6 +65,22 @@ def test_a_busy_broker() -> None:
     assert queues["route p"] == {"name": "route p", "depth": 2, "highWater": 2, "bound": 7}
     assert queues["queued bytes"]["depth"] == 8
     assert queues["queries"]["depth"] == 1
+    assert queues["claims"]["bound"] == queues["unsettled calls"]["bound"] == 65_536
+
+
+def test_what_a_worker_says_of_its_queues_is_shown_as_far_as_it_is_numbers() -> None:
+    """It may be an older one, or lie."""
+    rig = Rig(a_pool())
+    worker = rig.a_worker(policy=NORMAL)
+    said = {"keptBytes": 5, "keptHighWater": 9, "keptBound": 20}
+    rows: list[dict[str, object]] = []
+    for load in ({}, {"queues": 3}, {"queues": {"keptBytes": "x"}}, {"queues": said}):
+        worker.beat(load=load)
+        rows = [row for row in status_of(rig)["queues"] if row["name"].startswith("worker ")]
+        assert len(rows) == (load == {"queues": said})
+    (row,) = rows
+    assert row["name"].endswith(" kept bytes")
+    assert (row["depth"], row["highWater"], row["bound"]) == (5, 9, 20)
 
 
 def test_routes_that_are_paused_starting_or_down() -> None:

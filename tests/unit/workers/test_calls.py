@@ -439,6 +439,8 @@ def test_what_is_held_in_memory_is_told() -> None:
     queues = paused(has_queue=True).queues()
     assert queues["waitingChunks"] == 1
     assert 0 < queues["keptBytes"] < COST
+    assert queues["keptHighWater"] == queues["keptBytes"] <= queues["keptBound"]
+    assert (queues["waitingItems"], queues["waitingHighWater"], queues["waitingBound"]) == (1, 1, 1)
 
 
 def test_an_attempt_is_not_reported_before_its_end() -> None:

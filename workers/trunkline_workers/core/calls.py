@@ -69,6 +69,7 @@ class WorkerCalls:
     def __init__(self) -> None:
         self._held: dict[_Key, Attempt] = {}
         self._tails: OrderedDict[_Key, Attempt] = OrderedDict()  # those of _held in TAIL
+        self._kept_high_water = self._waiting_high_water = 0
         self._gone: OrderedDict[_Key, _Gone] = OrderedDict()  # the longest unheard of first
 
     # --- facts for the shell and for REGISTER, HEARTBEAT ---------------------------------------
@@ -98,10 +99,24 @@ class WorkerCalls:
         return len(self._tails)
 
     def queues(self) -> dict[str, int]:
-        """Return what is held in memory: chunks that wait for credit, bytes that may be resent."""
+        """Return what is held in memory: chunks that wait for credit, bytes that may be resent.
+
+        Both also with the most that was ever found here, and with their bounds: of each attempt
+        one item of its adapter waits, and its window is kept (which one chunk may overdraw).
+        """
+        held = self._held.values()
+        kept = sum(found.kept_bytes for found in held)
+        waiting = sum(found.pending_count > 0 for found in held)
+        self._kept_high_water = max(self._kept_high_water, kept)
+        self._waiting_high_water = max(self._waiting_high_water, waiting)
         return {
-            "waitingChunks": sum(found.pending_count for found in self._held.values()),
-            "keptBytes": sum(found.kept_bytes for found in self._held.values()),
+            "waitingChunks": sum(found.pending_count for found in held),
+            "waitingItems": waiting,
+            "waitingHighWater": self._waiting_high_water,
+            "waitingBound": len(held),
+            "keptBytes": kept,
+            "keptHighWater": self._kept_high_water,
+            "keptBound": sum(found.window_bytes for found in held),
         }
 
     def progress(self) -> tuple[Progress, ...]:
