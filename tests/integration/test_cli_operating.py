@@ -231,7 +231,8 @@ class Terminal:
             pytest.skip("tmux is not installed")
         self._folder = tempfile.mkdtemp(prefix="tl-", dir="/tmp")
         self._tmux = [tmux, "-f", "/dev/null", "-S", f"{self._folder}/tmux"]
-        self._environ = environ
+        # A terminal knows its size itself; these would overrule it.
+        self._environ = {k: v for k, v in environ.items() if k not in {"COLUMNS", "LINES"}}
         size = ["-x", str(columns), "-y", str(lines)]
         self.run("new-session", "-d", *size, command)
 
