@@ -84,7 +84,13 @@ def _litellm(stack: ExitStack, directory: Path, provider_url: str) -> Gateway | 
     port = _free_port()
     where = ("--host", "127.0.0.1", "--port", str(port), "--num_workers", "1")
     command = [str(python.with_name("litellm")), "--config", str(config), *where]
-    quiet = {**os.environ, "LITELLM_LOG": "ERROR", "LITELLM_TELEMETRY": "False"}
+    quiet = {
+        **os.environ,
+        "LITELLM_LOG": "ERROR",
+        "LITELLM_TELEMETRY": "False",
+        # On loopback, for minutes, in front of a mock: it does not start without a key otherwise.
+        "LITELLM_DANGEROUSLY_PERMIT_WEAK_OR_UNSET_MASTER_KEY": "true",
+    }
     process = _started(stack, command, quiet)
     url = f"http://127.0.0.1:{port}"
     _await(f"{url}/health/liveliness", process)
