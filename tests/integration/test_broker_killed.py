@@ -57,7 +57,7 @@ mode = "normal"
 maxRetries = 2
 backoff = {{ initialDelayMs = {delay_ms}, maxDelayMs = {delay_ms}, jitterRatio = 0 }}
 """
-DELAYS_MS: Final = {"soon": 300, "late": 2500}
+DELAYS_MS: Final = {"soon": 300, "late": 1700}
 
 
 @pytest.fixture(scope="module")
@@ -251,7 +251,8 @@ async def test_the_status_shows_every_queue(broker: BrokerProcess) -> None:
 
             def kept() -> list[dict[str, Any]]:
                 rows = broker.status()["queues"]
-                return [row for row in rows if row["name"].endswith("kept bytes") and row["depth"]]
+                found = [r for r in rows if r["name"].endswith("kept bytes") and r["depth"]]
+                return found if len(found) == 1 else []  # a second one's heartbeat is old
 
             (row,) = await until_async(kept)
             assert 0 < row["depth"] <= row["highWater"]

@@ -23,7 +23,7 @@ from tests.support.timing import SLOW, until_async
 
 pytestmark = pytest.mark.integration
 STREAMS: Final = 10
-CHUNKS: Final = 150
+CHUNKS: Final = 80
 NEWER: Final = """\
 import sys
 from trunkline_protocol import limits
@@ -46,10 +46,10 @@ env = ["PYTHONPATH"]
 """
 
 
-@pytest.fixture
-def broker(tmp_path: Path) -> Iterator[BrokerProcess]:
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     """Yield a broker of a newer minor version whose worker is of the previous one."""
-    script = tmp_path / "python"
+    script = tmp_path_factory.mktemp("old") / "python"
     script.write_text(WORKER.format(python=sys.executable))
     script.chmod(0o700)
     environ = {"PYTHONPATH": str(Path(__file__).parents[2])}

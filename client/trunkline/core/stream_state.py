@@ -457,10 +457,10 @@ class StreamState:
         effects: Effects = NOTHING
         if self.phase is not Phase.BACKOFF:
             effects = [Send(Done((CallRef(self.call, self.attempt),)))]
-        self._begin(stream_key, now_s)
+        again = repeated(self._notice, notice)
+        self._begin(self.stream_key if again else stream_key, now_s)  # an OPEN may be under way
         self.phase = Phase.BACKOFF
         self.attempt = frame.attempt
-        again = repeated(self._notice, notice)
         self._notice = again or notice
         # The broker says when the delay is over; only its silence makes the client speak first.
         self._repeat_at_s = now_s + notice.delay_ms / 1000 + REPEAT_MAX_S
