@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import os
+import signal
 
 from hypothesis import settings
 
 pytest_plugins = ["trunkline_workers.testing"]
+
+# A shell that starts a program in the background has it ignore Ctrl-C, and so would every program
+# that the tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # No deadline: other programs share the machine. `HYPOTHESIS_PROFILE=ci` is for runs by hand.
 settings.register_profile("dev", max_examples=50, deadline=None)
