@@ -11,7 +11,7 @@ TYPED := protocol client broker workers tests/typing
 
 # Much of a test of real processes is waiting. Tests of one file share a broker, so a file is not
 # split. `make test PARALLEL=` runs them one after the other.
-PARALLEL ?= -n 3 --dist loadfile
+PARALLEL ?= -n 2 --dist loadfile
 
 # Arguments of the targets that take one.
 VECTORS ?=

@@ -146,6 +146,8 @@ class Questions:
         if frame.op in LEASE_OPS:
             lease = _lease_in(frame.body)
             worker = hub.workers.get(hub.leases.get(lease)) if lease is not None else None
+            if worker is None and hub.is_settling:
+                return None  # the worker that holds it may not have registered yet
             return worker or LlmFailure("no such prepared call", Code.INVALID_PREPARED_CALL)
         if frame.op == DISCOVER:
             namespace = _text_in(frame.body, "settingsNs")

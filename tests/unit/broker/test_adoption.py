@@ -327,6 +327,18 @@ def test_leases_are_taken_over() -> None:
     rig.check()
 
 
+def test_a_question_about_a_lease_waits_for_the_worker_that_may_hold_it() -> None:
+    """While settling nobody can say that there is no such prepared call."""
+    rig = Rig(alive=(alive(),))
+    worker, client = an_old_worker(rig), a_client(rig)
+    client.hello()
+    renew = client.query("renewCall", {"lease": LEASE})
+    assert client.got(frames.Reply) == []
+    worker.register("serving", leases=(LEASE,))
+    worker.ready("p", policy=NORMAL)
+    assert only(worker.got(frames.Query)).query == renew.query
+
+
 def test_a_lease_that_the_worker_dropped_is_dropped() -> None:
     """Its own word counts."""
     rig = Rig(alive=(alive(),))
