@@ -332,7 +332,8 @@ class Daemon:
         except ConfigError as exc:
             self.report(said.ConfigRejected(effect.peer, effect.query, str(exc)))
             return
-        self.report(said.ConfigReplaced(fresh.pool_specs(), effect.peer, effect.query))
+        pools, access = fresh.pool_specs(), fresh.access()
+        self.report(said.ConfigReplaced(pools, effect.peer, effect.query, access))
 
     def _exit(self, effect: do.Exit) -> None:
         self._finish(effect.code)

@@ -222,6 +222,33 @@ async def test_a_client_that_may_administer_does(guarded: Guarded) -> None:
         assert status["pid"] == guarded.broker.pid
 
 
+async def test_a_reload_changes_what_a_connected_key_may_do(guarded: Guarded) -> None:
+    """Its running call goes on, its next one obeys."""
+    endpoint, config = guarded.endpoints()["control"], guarded.broker.config
+    text = config.read_text()
+
+    async def reload(table: str) -> None:
+        config.write_text(f"{text}\n[client.laptop]\n{table}")
+        async with trunkline.connect(guarded.broker.endpoint) as local:
+            assert (await local.query("reload", {}))["clients"] == ["laptop"]
+
+    async with trunkline.connect(endpoint, keys=guarded.keys["laptop"]) as llm:
+        stream = llm.stream(provider="scripted", model="echo", messages="one two three")
+        seen = [await anext(stream)]
+        try:
+            await reload('providers = ["other"]')
+            seen += [chunk async for chunk in stream]
+            assert isinstance(seen[-1], trunkline.Finish)
+            result = await llm.generate(provider="scripted", model="echo", messages="hello")
+            assert result.failure is not None
+            assert result.failure.code == "FORBIDDEN"
+            await reload("admin = true")
+            assert (await llm.query("status", {}))["pid"] == guarded.broker.pid
+        finally:
+            await reload("")
+            config.write_text(text)
+
+
 async def test_keys_are_added_and_removed_without_a_restart(guarded: Guarded) -> None:
     """A removed key ends the connection that was made with it."""
     endpoint = guarded.endpoints()["control"]

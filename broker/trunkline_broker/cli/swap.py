@@ -73,7 +73,8 @@ def reload(
 
     \b
     New pools start, removed ones drain, changed ones are swapped, the others are left alone. What
-    stands in [broker] needs a `trunkline restart`.
+    [client.NAME] allows holds at once, for new calls. What stands in [broker] needs a
+    `trunkline restart`.
       trunkline reload
     """
     argument: dict[str, object] = {}
@@ -86,6 +87,8 @@ def reload(
     for what in ("added", "removed", "changed", "unchanged"):
         if done.get(what):
             out().print(f"{what}: {', '.join(done[what])}", markup=False)
+    if done.get("clients"):
+        out().print(f"other rights: {', '.join(done['clients'])}", markup=False)
     for report in done.get("swapped", ()):
         for slot in report["slots"]:
             out().print(_line(report["pool"], slot), markup=False)

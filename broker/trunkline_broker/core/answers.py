@@ -18,12 +18,13 @@ from trunkline_protocol.ids import PoolName, QueryId, RouteName
 from trunkline_broker.core.access import FULL, refusal
 from trunkline_broker.core.clients import Client
 from trunkline_broker.core.effects import LoadConfig, SendStatus, SendToClient
+from trunkline_broker.core.events import ConfigReplaced
 from trunkline_broker.core.hub import Hub
 from trunkline_broker.core.openings import Openings
 from trunkline_broker.core.questions import DISCOVER
 from trunkline_broker.core.refusal import Refusal
 from trunkline_broker.core.reloading import Reloading, ReloadReport
-from trunkline_broker.core.specs import AccessSpec, PoolSpec
+from trunkline_broker.core.specs import AccessSpec
 from trunkline_broker.core.staffing import Staffing
 from trunkline_broker.core.stopping import Stopping
 from trunkline_broker.core.swaps import SWAP_FAILED, SwapReport, Swaps
@@ -118,20 +119,15 @@ class Answers:
         for peer, frame in held:
             self._list(peer, frame)
 
-    def on_config(
-        self,
-        specs: tuple[PoolSpec, ...],
-        peer: bytes | None,
-        query: QueryId | None,
-        now_s: float,
-    ) -> None:
+    def on_config(self, event: ConfigReplaced, now_s: float) -> None:
         """Take a configuration that a `reload`, or a `swap` to another one, has asked for."""
+        peer, query = event.peer, event.query
         wanted = self._new_specs.pop(query, None) if query is not None else None
         if wanted is None or peer is None or query is None:
-            self._reloading.replace(specs, now_s, self._reloaded(peer, query))
+            self._reloading.replace(event, now_s, self._reloaded(peer, query))
             return
         name, python = wanted
-        found = next((spec for spec in specs if spec.name == name), None)
+        found = next((spec for spec in event.pools if spec.name == name), None)
         if found is None:
             text = f"that file has no [worker.{name}]"
             self._fail(peer, query, Refusal("UNKNOWN_POOL", text))

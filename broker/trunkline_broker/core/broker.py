@@ -143,8 +143,8 @@ class Broker:
                     self._stopping.restart()
                 else:
                     self._stopping.begin(drain_s, now_s)
-            case events.ConfigReplaced(pools, peer, query):
-                self._answers.on_config(pools, peer, query, now_s)
+            case events.ConfigReplaced():
+                self._answers.on_config(event, now_s)
             case events.ConfigRejected(peer, query, reason):
                 self._answers.rejected(peer, query, reason)
             case _:

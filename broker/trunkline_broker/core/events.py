@@ -5,13 +5,14 @@ Nothing here says what follows from a fact; `broker.py` decides that.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 
 from trunkline_protocol.frames import ClientFrame, WorkerFrame
 from trunkline_protocol.ids import Generation, PoolName, QueryId
 
-from trunkline_broker.core.specs import AliveWorker, PoolSpec, StoredAttachment
+from trunkline_broker.core.specs import AccessSpec, AliveWorker, PoolSpec, StoredAttachment
 
 
 class Side(Enum):
@@ -159,6 +160,7 @@ class ConfigReplaced:
     """The configuration was read again; pools that did not change are left alone.
 
     Attributes:
+        access: what clients on other hosts may do from now on; `None`: what they might before.
         peer: client whose `reload` query caused it; answered when all is in force.
         query: that query.
     """
@@ -166,6 +168,7 @@ class ConfigReplaced:
     pools: tuple[PoolSpec, ...]
     peer: bytes | None = None
     query: QueryId | None = None
+    access: Mapping[str, AccessSpec] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,7 +46,8 @@ class Greeting:
         old_pid = known.pid if known is not None else None
         displaced = hub.clients.at(peer)
         client = hub.clients.greet(frame.client, peer, pid, frame.name)
-        client.access = access_of(hub.spec.access, user)
+        client.user = user
+        client.access = access_of(hub.access, user)
         hub.deadlines.clear((Timer.CLIENT, client.id))
         self._watch(old_pid, client)
         if displaced is not None and displaced is not client:

@@ -80,6 +80,7 @@ class Hub:
     """The machines of one broker.
 
     Attributes:
+        access: what clients on other hosts may do, by name of their key; as last configured.
         leases: prepared calls and who holds them.
         unsettled: calls that wait until it is known what the workers of an older broker hold.
         claims: what clients say they hold, until then.
@@ -100,6 +101,7 @@ class Hub:
     def __init__(self, spec: BrokerSpec, epoch: Epoch, draw: Callable[[int], bytes]) -> None:
         """Make empty machines; `draw(n)` returns n random bytes drawn by the shell's source."""
         self.spec = spec
+        self.access = spec.access
         self.epoch = epoch
         self.draw = draw
         self.clients = Clients()

@@ -1,19 +1,22 @@
 """A configuration that was read again: pools that came, went or changed (ARCHITECTURE 5).
 
 Pools that did not change are left alone; one whose processes would be other ones is swapped, and
-stays what it was if that fails.
+stays what it was if that fails. What clients on other hosts may do is in force at once: their next
+frames are judged by it, calls that run go on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from trunkline_protocol.ids import PoolName
 
+from trunkline_broker.core.access import access_of
+from trunkline_broker.core.events import ConfigReplaced
 from trunkline_broker.core.hub import Hub
 from trunkline_broker.core.refusal import Refusal
-from trunkline_broker.core.specs import PoolSpec
+from trunkline_broker.core.specs import AccessSpec, PoolSpec
 from trunkline_broker.core.staffing import Staffing
 from trunkline_broker.core.supervision import Pool
 from trunkline_broker.core.swaps import SwapReport, Swaps
@@ -21,13 +24,18 @@ from trunkline_broker.core.swaps import SwapReport, Swaps
 
 @dataclass(slots=True, eq=False)
 class ReloadReport:
-    """What a reload did; complete once every swap it began is over."""
+    """What a reload did; complete once every swap it began is over.
+
+    Attributes:
+        clients: names of keys that may do something else than before.
+    """
 
     added: list[PoolName] = field(default_factory=list[PoolName])
     removed: list[PoolName] = field(default_factory=list[PoolName])
     changed: list[PoolName] = field(default_factory=list[PoolName])
     unchanged: list[PoolName] = field(default_factory=list[PoolName])
     swapped: list[SwapReport] = field(default_factory=list[SwapReport])
+    clients: list[str] = field(default_factory=list[str])
     failures: list[str] = field(default_factory=list[str])
 
     def to_dict(self) -> dict[str, object]:
@@ -38,6 +46,7 @@ class ReloadReport:
             "changed": self.changed,
             "unchanged": self.unchanged,
             "swapped": [report.to_dict() for report in self.swapped],
+            "clients": self.clients,
         }
 
 
@@ -52,10 +61,12 @@ class Reloading:
         self._staffing = staffing
         self._swaps = swaps
 
-    def replace(self, specs: tuple[PoolSpec, ...], now_s: float, on_done: OnReloaded) -> None:
+    def replace(self, event: ConfigReplaced, now_s: float, on_done: OnReloaded) -> None:
         """Put a configuration in force; `on_done` is called when its last swap is over."""
-        hub = self._hub
+        hub, specs = self._hub, event.pools
         report = ReloadReport()
+        if event.access is not None:
+            report.clients = self._judge_clients(event.access)
         wanted = {spec.name for spec in specs}
         for pool in list(hub.pools):
             if pool.is_configured and pool.spec.name not in wanted:
@@ -77,6 +88,15 @@ class Reloading:
                     self._change(pool, spec, now_s)
         hub.on_topology()
         self._swap_all(swaps, report, now_s, on_done)
+
+    def _judge_clients(self, table: Mapping[str, AccessSpec]) -> list[str]:
+        """Have clients judged by another table; return the names it says something new of."""
+        hub, before = self._hub, self._hub.access
+        hub.access = table
+        for client in hub.clients:
+            client.access = access_of(table, client.user)
+        names = sorted({*before, *table})
+        return [name for name in names if access_of(before, name) != access_of(table, name)]
 
     def _remove(self, pool: Pool, now_s: float) -> None:
         name = pool.spec.name

@@ -7,7 +7,7 @@ from trunkline_broker.core import events
 from trunkline_broker.core.specs import AccessSpec
 from trunkline_protocol import frames
 from trunkline_protocol.frames import Welcome
-from trunkline_protocol.ids import Epoch, Generation
+from trunkline_protocol.ids import Epoch, Generation, QueryId
 
 from tests.support.broker_rig import VERSION, Rig, RigClient, RigWorker, a_pool, only
 
@@ -86,6 +86,35 @@ def test_a_narrow_key_opens_and_asks_its_routes_alone() -> None:
     assert client.answer() == ["q"]
     client.query("discoverModels", {"settingsNs": "any"})
     assert refused(client) == "FORBIDDEN"
+
+
+def test_another_table_holds_for_the_next_call_and_lets_the_others_go_on() -> None:
+    """For clients that are connected, in both directions, also for who may administer."""
+    rig = a_rig()
+    narrow, chief, other = (RemoteClient(rig, name) for name in ("narrow", "chief", "other"))
+    narrow.open("q")
+    running = only(narrow.got(frames.Accepted))
+    table = {"narrow": AccessSpec(frozenset({"p"})), "other": AccessSpec(is_admin=True)}
+    query = QueryId(b"q" * 16)
+    rig.tell(events.ConfigReplaced(rig.spec.pools, chief.peer, query, table))
+    assert chief.answer()["clients"] == ["chief", "narrow", "other"]
+    narrow.say(frames.Credit(running.call, 0, 0, 0, 0))
+    assert not narrow.got(frames.Ended)
+    assert not narrow.got(frames.Failed)
+    narrow.open("q")
+    assert only(narrow.got(frames.Failed)).failure["code"] == "FORBIDDEN"
+    narrow.open("p")
+    assert only(narrow.got(frames.Accepted)).pool == "p"
+    chief.query("status")
+    assert refused(chief) == "FORBIDDEN"
+    other.query("reload")
+    assert not other.got(frames.Reply)
+    assert not rig.hub.clients.at(RemoteClient(rig, "chief").peer).access.is_admin
+    local = rig.a_client()
+    rig.tell(events.ConfigReplaced(rig.spec.pools, local.peer, query, {}))
+    assert local.answer()["clients"] == ["narrow", "other"]
+    rig.tell(events.ConfigReplaced(rig.spec.pools, local.peer, query))
+    assert local.answer()["clients"] == []
 
 
 @pytest.mark.parametrize("op", ["status", "swap", "stop", "restart", "reload", "drain"])
