@@ -92,7 +92,8 @@ async def test_the_call_of_a_killed_agent_is_taken_over(
         assert finish.kind == "stop"
         assert text == whole(4_000, 40)
         assert stream.provider == "scripted"
-    assert ends(journal, "killed") == ["start", "closed"]  # read to its finish, not cancelled
+    # Read to its finish, not cancelled; the worker writes that after the finish has left.
+    await until_async(lambda: ends(journal, "killed") == ["start", "closed"])
 
 
 async def test_nobody_attached_and_then_somebody(broker: BrokerProcess, journal: Path) -> None:
