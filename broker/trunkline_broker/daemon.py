@@ -24,6 +24,7 @@ import zmq
 from trunkline_protocol.codec import Direction, pack_body
 from trunkline_protocol.frames import Reply
 from trunkline_protocol.ids import Epoch, Generation, PoolName
+from trunkline_protocol.secret import SecretBytes
 
 from trunkline_broker import outputs
 from trunkline_broker.attachment_store import AttachmentStore
@@ -436,9 +437,8 @@ def _epoch_after(hints: list[Hint]) -> Epoch:
 
 def _alive_worker(hint: Hint) -> AliveWorker:
     generation = Generation(Epoch(hint.epoch), hint.number)
-    return AliveWorker(
-        PoolName(hint.pool), hint.slot, generation, hint.pid, bytes.fromhex(hint.token)
-    )
+    token = SecretBytes(bytes.fromhex(hint.token.get_secret_value()))
+    return AliveWorker(PoolName(hint.pool), hint.slot, generation, hint.pid, token)
 
 
 def _is_stderr(path: Path) -> bool:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
+from trunkline_protocol.secret import SecretStr
 
 from trunkline_broker.paths import PRIVATE_FILE_MODE
 
@@ -38,7 +39,7 @@ class Hint(BaseModel):
     pid: int = Field(gt=1)
     started_ticks: int = Field(ge=0)
     output: str = ""
-    token: str = ""
+    token: SecretStr = SecretStr("")
 
 
 class _HintFile(BaseModel):
@@ -56,6 +57,8 @@ def write_hints(path: Path, hints: Sequence[Hint]) -> None:
         OSError: it can't be written; the one before stays.
     """
     document = _HintFile(boot_id=_boot_id(), workers=list(hints)).model_dump(by_alias=True)
+    for row, hint in zip(document["workers"], hints, strict=True):
+        row["token"] = hint.token.get_secret_value()  # the one place that it is kept in: 0600
     fresh = path.with_suffix(".new")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE_MODE)
     with os.fdopen(fd, "w") as file:

@@ -19,6 +19,7 @@ from typing import Final
 
 import zmq
 from trunkline_protocol.curve import CurveKeys, is_key, keys_text
+from trunkline_protocol.secret import SecretStr
 
 from trunkline_broker.paths import PRIVATE_DIR_MODE, PRIVATE_FILE_MODE
 from trunkline_broker.security import PUBLIC_SUFFIX, Kind, ServerKeys
@@ -45,7 +46,7 @@ def make_server(directory: Path) -> ServerKeys:
     """
     keys = ServerKeys(*new_pair())
     text = f"# Keys of a Trunkline broker; secret.\npublic = '{keys.public}'\n"
-    _write_private(directory / SERVER_FILE, f"{text}secret = '{keys.secret}'\n")
+    _write_private(directory / SERVER_FILE, f"{text}secret = '{keys.secret.get_secret_value()}'\n")
     return keys
 
 
@@ -67,7 +68,7 @@ def read_server(directory: Path) -> ServerKeys:
         raise KeyFileError(f"{path} is open to other users (mode {mode:04o}); chmod 600 it")
     if not is_key(entries.get("public")) or not is_key(entries.get("secret")):
         raise KeyFileError(f"{path} has no `public` and `secret` of 40 characters")
-    return ServerKeys(entries["public"], entries["secret"])
+    return ServerKeys(entries["public"], SecretStr(entries["secret"]))
 
 
 def add_peer(directory: Path, kind: Kind, name: str, file: Path) -> CurveKeys:
@@ -100,10 +101,10 @@ def remove_peer(directory: Path, kind: Kind, name: str) -> None:
         raise KeyFileError(f"no key of {kind[:-1]} {name}: {exc.strerror}") from exc
 
 
-def new_pair() -> tuple[str, str]:
+def new_pair() -> tuple[str, SecretStr]:
     """Return a new public and secret key."""
     public, secret = zmq.curve_keypair()
-    return public.decode(), secret.decode()
+    return public.decode(), SecretStr(secret.decode())
 
 
 def _public_file(directory: Path, kind: Kind, name: str) -> Path:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from trunkline_protocol.ids import Generation, PoolName
+from trunkline_protocol.secret import SecretBytes, SecretStr
 
 from trunkline_broker import outputs
 from trunkline_broker.core.effects import Adopt, Signal, Spawn
@@ -60,7 +61,7 @@ class _Process:
     leads_group: bool
     started_ticks: int
     output: Path | None
-    token: bytes
+    token: SecretBytes
 
 
 class Processes:
@@ -173,7 +174,7 @@ class Processes:
             "pool": order.pool,
             "slot": order.slot,
             "generation": list(order.generation),
-            "token": order.token.hex(),
+            "token": order.token.get_secret_value().hex(),
             "adapter": order.spec.adapter,
             "providers": list(order.spec.providers),
             "options": dict(order.spec.options),
@@ -213,7 +214,7 @@ class Processes:
                 pid=process.pid,
                 started_ticks=process.started_ticks,
                 output=str(process.output or ""),
-                token=process.token.hex(),
+                token=SecretStr(process.token.get_secret_value().hex()),
             )
             for process in self._workers.values()
         ]

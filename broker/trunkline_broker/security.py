@@ -12,12 +12,13 @@ import asyncio
 import struct
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
 
 import zmq
 from trunkline_protocol.curve import is_key
+from trunkline_protocol.secret import SecretStr
 from zmq.utils import z85
 
 from trunkline_broker.sockets import Context, Socket, descriptor, has_input
@@ -53,7 +54,7 @@ class ServerKeys:
     """The broker's own pair."""
 
     public: str
-    secret: str = field(repr=False)
+    secret: SecretStr
 
 
 class AllowList:
@@ -151,7 +152,8 @@ class TcpListen:
             if 0 <= limit < _HANDSHAKE_BYTES:
                 socket.setsockopt(zmq.MAXMSGSIZE, _HANDSHAKE_BYTES)
             socket.setsockopt(zmq.CURVE_SERVER, 1)
-            socket.setsockopt(zmq.CURVE_SECRETKEY, self.guard.keys.secret.encode())
+            secret = self.guard.keys.secret.get_secret_value()
+            socket.setsockopt(zmq.CURVE_SECRETKEY, secret.encode())
             socket.setsockopt(zmq.ZAP_DOMAIN, self.kind.encode())
             socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
         socket.bind(f"tcp://{self.address}")

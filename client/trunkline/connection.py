@@ -135,7 +135,7 @@ class Connection:
             socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _TCP_TIMEOUT_MS)
             if self._keys is not None:
                 socket.curve_publickey = self._keys.public.encode()
-                socket.curve_secretkey = self._keys.secret.encode()
+                socket.curve_secretkey = self._keys.secret.get_secret_value().encode()
                 socket.curve_serverkey = self._keys.server.encode()
         return socket
 

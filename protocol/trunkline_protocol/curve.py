@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import re
 import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from trunkline_protocol.failure import LocalProtocolError
+from trunkline_protocol.secret import SecretStr
 
 MAX_KEY_FILE_BYTES: Final = 4096
 _Z85_KEY: Final = re.compile(r"[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
@@ -24,12 +25,12 @@ class CurveKeys:
 
     Attributes:
         public: its own public key, which the broker must have in its allow-list.
-        secret: its own secret key; never shown.
+        secret: its own secret key.
         server: the broker's public key, which proves the broker to it.
     """
 
     public: str
-    secret: str = field(repr=False)
+    secret: SecretStr
     server: str
 
 
@@ -55,13 +56,13 @@ def read_keys(text: str, source: str) -> CurveKeys:
     for name in ("public", "secret", "server"):
         if not is_key(entries.get(name)):
             raise LocalProtocolError(f"key file {source}: {name} must be a key of 40 characters")
-    return CurveKeys(entries["public"], entries["secret"], entries["server"])
+    return CurveKeys(entries["public"], SecretStr(entries["secret"]), entries["server"])
 
 
 def keys_text(keys: CurveKeys, comment: str) -> str:
     """Return the text of a key file, which `read_keys` reads."""
     lines = [f"# {comment}", f"public = '{keys.public}'"]
-    lines += [f"secret = '{keys.secret}'", f"server = '{keys.server}'", ""]
+    lines += [f"secret = '{keys.secret.get_secret_value()}'", f"server = '{keys.server}'", ""]
     return "\n".join(lines)
 
 

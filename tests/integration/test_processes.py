@@ -33,6 +33,7 @@ from trunkline_broker.paths import RunPaths
 from trunkline_broker.processes import Processes, alive
 from trunkline_broker.resources import worker_rules
 from trunkline_protocol.ids import Epoch, Generation, PoolName
+from trunkline_protocol.secret import SecretBytes
 
 from tests.support.broker import run_directory
 from tests.support.loops import LOOPS, run_on
@@ -40,6 +41,7 @@ from tests.support.processes import is_alive
 from tests.support.timing import until, until_async
 
 pytestmark = [pytest.mark.integration, pytest.mark.parametrize("loop", sorted(LOOPS))]
+TOKEN = SecretBytes(b"\x01\x02")
 POOL = PoolName("a")
 
 
@@ -70,7 +72,7 @@ class Watched:
         script.write_text(f"#!{sys.executable}\n{body}\n")
         script.chmod(0o700)
         spec = PoolSpec(POOL, "scripted", python=str(script), environment=("NAMED",))
-        return Spawn(POOL, 0, Generation(Epoch(10**9), number), spec, b"\x01\x02")
+        return Spawn(POOL, 0, Generation(Epoch(10**9), number), spec, TOKEN)
 
     async def spawn(self, body: str, number: int = 1) -> tuple[Spawn, int]:
         """Start a worker; return the order and its pid."""
@@ -252,9 +254,9 @@ def test_the_next_broker_adopts_what_lives(loop: str) -> None:
             await until_async(lambda: outputs.last_lines(it.output(order)))
             it.restart()
             (hint,) = alive(read_hints(it.paths.hints))
-            assert (hint.pid, hint.token) == (pid, "0102")
+            assert (hint.pid, hint.token.get_secret_value()) == (pid, "0102")
             it.processes.remember([hint])
-            adopt = Adopt(POOL, 0, order.generation, pid, bytes.fromhex(hint.token))
+            adopt = Adopt(POOL, 0, order.generation, pid, TOKEN)
             it.processes.adopt(adopt)
             it.processes.adopt(adopt)
             assert alive(read_hints(it.paths.hints)) == [hint]

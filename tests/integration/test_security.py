@@ -103,7 +103,7 @@ def outcome(endpoint: str, keys: CurveKeys | None) -> str:
         dealer.linger = 0
         if keys is not None:
             dealer.curve_publickey = keys.public.encode()
-            dealer.curve_secretkey = keys.secret.encode()
+            dealer.curve_secretkey = keys.secret.get_secret_value().encode()
             dealer.curve_serverkey = keys.server.encode()
         monitor = dealer.get_monitor_socket(int(REFUSED | zmq.Event.HANDSHAKE_SUCCEEDED))
         try:
@@ -335,7 +335,7 @@ def test_a_worker_says_within_two_seconds_why_it_is_not_let_in(
         # The start of an interpreter is not the worker's patience.
         until(lambda: "handshake failed" in log.read_text(), 10.0, log.read_text())
         assert said in log.read_text()
-        assert gpu.secret not in log.read_text()
+        assert gpu.secret.get_secret_value() not in log.read_text()
 
 
 # --- what the configuration refuses ---------------------------------------------------------

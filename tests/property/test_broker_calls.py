@@ -15,6 +15,7 @@ from trunkline_broker.core.effects import Effect, SendToClient, SendToWorker, Si
 from trunkline_broker.core.specs import AliveWorker
 from trunkline_protocol import frames
 from trunkline_protocol.ids import CallId, Generation
+from trunkline_protocol.secret import SecretBytes
 
 from tests.support.broker_rig import (
     NORMAL,
@@ -325,7 +326,13 @@ class BrokerMachine(RuleBasedStateMachine):
         """
         self.fresh.clear()
         alive = tuple(
-            AliveWorker(worker.pool, worker.slot, worker.generation, worker.pid or 1, worker.token)
+            AliveWorker(
+                worker.pool,
+                worker.slot,
+                worker.generation,
+                worker.pid or 1,
+                SecretBytes(worker.token),
+            )
             for worker in self.workers.values()
         )
         self._learn(self.rig.restart(() if forgotten else alive))

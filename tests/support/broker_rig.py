@@ -187,7 +187,9 @@ class Rig:
 
     def spawn(self, spawn: Spawn) -> RigWorker:
         """Return the worker of a `Spawn`, which has not registered."""
-        worker = RigWorker(self, spawn.pool, spawn.slot, spawn.generation, spawn.token)
+        worker = RigWorker(
+            self, spawn.pool, spawn.slot, spawn.generation, spawn.token.get_secret_value()
+        )
         self.tell(events.ProcessSpawned(spawn.pool, spawn.slot, spawn.generation, worker.pid))
         return worker
 

@@ -60,8 +60,8 @@ class AdapterContext:
 
     name: str
     providers: tuple[str, ...] = ()
-    options: Mapping[str, object] = field(default_factory=dict[str, object])
-    environ: Mapping[str, str] = field(default_factory=dict[str, str])
+    options: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
+    environ: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     report: Callable[[str], None] = _discard
     read_attachment: Callable[[str], Awaitable[bytes]] = _no_store
 

@@ -18,6 +18,7 @@ from trunkline_protocol.curve import MAX_KEY_FILE_BYTES, CurveKeys, read_keys
 from trunkline_protocol.failure import LocalProtocolError
 from trunkline_protocol.ids import Epoch, Generation, PoolName
 from trunkline_protocol.limits import ORPHAN_TIMEOUT_S
+from trunkline_protocol.secret import NO_TOKEN, SecretBytes
 
 from trunkline_workers.core.leases import LEASE_FOR_S
 
@@ -44,7 +45,7 @@ class Boot:
         generation: from the spawning broker; (0, 0) without one.
         token: one-time secret from the spawning broker; never shown.
         providers: routes to register; none: the adapter's own.
-        options: the options table of the pool.
+        options: the options table of the pool; one of them may be a key.
         is_standby: starts beside a serving worker.
         keys: for a control endpoint on TCP.
         orphan_timeout_s: how long to live without a broker.
@@ -57,9 +58,9 @@ class Boot:
     adapter: str
     slot: int = 0
     generation: Generation = UNBORN
-    token: bytes = field(default=b"", repr=False)
+    token: SecretBytes = NO_TOKEN
     providers: tuple[str, ...] = ()
-    options: Mapping[str, object] = field(default_factory=dict[str, object])
+    options: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
     is_standby: bool = False
     keys: CurveKeys | None = None
     orphan_timeout_s: float = ORPHAN_TIMEOUT_S
@@ -112,7 +113,7 @@ def boot_from_document(document: bytes) -> Boot:
             adapter=_typed(fields, "adapter", str),
             slot=_typed(fields, "slot", int),
             generation=Generation(Epoch(int(epoch)), int(number)),
-            token=bytes.fromhex(_typed(fields, "token", str)),
+            token=SecretBytes(bytes.fromhex(_typed(fields, "token", str))),
             providers=tuple(map(str, _typed(fields, "providers", list))),
             options=_typed(fields, "options", dict),
             is_standby=_typed(fields, "standby", bool),

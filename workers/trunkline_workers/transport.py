@@ -24,7 +24,7 @@ def prepare(socket: zmq.Socket[bytes], keys: CurveKeys | None) -> None:
     socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _TIMEOUT_MS)
     socket.curve_publickey = keys.public.encode()
-    socket.curve_secretkey = keys.secret.encode()
+    socket.curve_secretkey = keys.secret.get_secret_value().encode()
     socket.curve_serverkey = keys.server.encode()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from trunkline_protocol.frames import ToClientFrame, ToWorkerFrame
 from trunkline_protocol.ids import CallId, ClientId, Generation, PoolName, QueryId
+from trunkline_protocol.secret import NO_TOKEN, SecretBytes
 
 from trunkline_broker.core.specs import PoolSpec
 
@@ -77,7 +78,7 @@ class Spawn:
     slot: int
     generation: Generation
     spec: PoolSpec
-    token: bytes = field(repr=False)
+    token: SecretBytes
     standby: bool = False
 
 
@@ -96,7 +97,7 @@ class Adopt:
     slot: int
     generation: Generation
     pid: int
-    token: bytes = field(default=b"", repr=False)
+    token: SecretBytes = NO_TOKEN
     is_manual: bool = False
 
 

@@ -16,6 +16,7 @@ from trunkline_protocol.frames import (
     Registrations,
     Role,
 )
+from trunkline_protocol.secret import NO_TOKEN, proves
 
 from trunkline_broker.core.adoption import Adoption
 from trunkline_broker.core.effects import Adopt, NoteLoad, SendToWorker
@@ -162,7 +163,7 @@ class Registering:
         return worker if worker is not None and worker.pool == frame.pool else None
 
     def _known(self, worker: Worker, frame: Register) -> Worker:
-        if worker.token and worker.token != frame.token:
+        if worker.token and not proves(frame.token, worker.token):
             raise Refusal("BAD_TOKEN", "the token is not the one this worker was started with")
         if worker.state is WorkerState.STOPPING:
             raise Refusal("SUPERSEDED", "this worker was told to leave")
@@ -183,7 +184,7 @@ class Registering:
             generation=generation,
             spec=pool.spec,
             slot=number,
-            token=b"",
+            token=NO_TOKEN,
             started_s=now_s,
             is_child=pid is not None,
             is_manual=is_new or not pool.is_configured or number >= pool.spec.replicas,

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 from trunkline_protocol import limits
 from trunkline_protocol.ids import Generation, PoolName
+from trunkline_protocol.secret import NO_TOKEN, SecretBytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,5 +165,5 @@ class AliveWorker:
     slot: int
     generation: Generation
     pid: int
-    token: bytes = field(default=b"", repr=False)
+    token: SecretBytes = NO_TOKEN
     is_manual: bool = False

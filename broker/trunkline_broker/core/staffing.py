@@ -10,6 +10,7 @@ from collections.abc import Collection
 
 from trunkline_protocol.frames import Bye, Role
 from trunkline_protocol.ids import Generation, PoolName
+from trunkline_protocol.secret import SecretBytes
 
 from trunkline_broker.core.effects import Signal, Spawn
 from trunkline_broker.core.endings import Endings
@@ -53,7 +54,7 @@ class Staffing:
             generation=hub.next_generation(),
             spec=pool.spec,
             slot=slot.number,
-            token=hub.draw(_TOKEN_BYTES),
+            token=SecretBytes(hub.draw(_TOKEN_BYTES)),
             started_s=now_s,
             is_standby=is_standby,
         )

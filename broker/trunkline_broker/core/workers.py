@@ -19,6 +19,7 @@ from enum import Enum
 from typing import Any, Final
 
 from trunkline_protocol.ids import CallId, Generation, LeaseId, PoolName, QueryId
+from trunkline_protocol.secret import SecretBytes
 
 from trunkline_broker.core.calls import Call
 from trunkline_broker.core.registry import EMPTY_OFFER, Offer
@@ -75,7 +76,7 @@ class Worker:
     generation: Generation
     spec: PoolSpec
     slot: int
-    token: bytes = field(repr=False)
+    token: SecretBytes
     started_s: float
     is_standby: bool = False
     is_child: bool = True

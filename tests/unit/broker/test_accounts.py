@@ -6,6 +6,7 @@ import pytest
 from trunkline_broker.core.effects import AttemptEnded, NoteLoad
 from trunkline_broker.core.specs import AliveWorker
 from trunkline_protocol import frames
+from trunkline_protocol.secret import SecretBytes
 
 from tests.support.broker_rig import NORMAL, Rig, RigClient, RigWorker, a_pool, done, held, only
 
@@ -143,7 +144,7 @@ def test_an_end_that_an_older_broker_may_know_is_marked() -> None:
     rig, client, worker = a_rig()
     opened = client.open()
     assert worker.pid is not None
-    alive = AliveWorker(worker.pool, 0, worker.generation, worker.pid, worker.token)
+    alive = AliveWorker(worker.pool, 0, worker.generation, worker.pid, SecretBytes(worker.token))
     rig.restart((alive,))
     worker.register("serving", calls=(held(opened, client, is_ended=True),))
     worker.ready("p", policy=NORMAL)

@@ -9,6 +9,7 @@ from trunkline_broker.core.effects import Adopt
 from trunkline_broker.core.specs import AliveWorker
 from trunkline_protocol import frames
 from trunkline_protocol.ids import ClientId, Epoch, Generation, LeaseId, PoolName, StreamKey
+from trunkline_protocol.secret import SecretBytes
 
 from tests.support.broker_rig import (
     NORMAL,
@@ -30,7 +31,7 @@ TOKEN = b"t" * 32
 
 
 def alive(generation: Generation = OLD, pool: str = "p", **fields: Any) -> AliveWorker:
-    values: dict[str, Any] = {"slot": 0, "pid": 70_000, "token": TOKEN, **fields}
+    values: dict[str, Any] = {"slot": 0, "pid": 70_000, "token": SecretBytes(TOKEN), **fields}
     return AliveWorker(pool=PoolName(pool), generation=generation, **values)
 
 
@@ -49,7 +50,11 @@ def test_a_living_worker_is_adopted_and_not_replaced() -> None:
     rig = Rig(alive=(alive(),))
     assert rig.spawned() == []
     adopt = only(rig.of(Adopt))
-    assert (adopt.generation, adopt.pid, adopt.token) == (OLD, 70_000, TOKEN)
+    assert (adopt.generation, adopt.pid, adopt.token.get_secret_value()) == (
+        OLD,
+        70_000,
+        TOKEN,
+    )
     worker = an_old_worker(rig)
     worker.register("serving")
     assert only(worker.got(frames.Registered)).generation == OLD

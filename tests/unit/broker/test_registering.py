@@ -25,7 +25,7 @@ def a_manual(rig: Rig, pool: str, *routes: str) -> RigWorker:
 def a_spawned(rig: Rig) -> RigWorker:
     """Return the first worker of a broker, not registered."""
     known = next(iter(rig.hub.workers))
-    return RigWorker(rig, known.pool, known.slot, known.generation, known.token)
+    return RigWorker(rig, known.pool, known.slot, known.generation, known.token.get_secret_value())
 
 
 def test_a_spawned_worker_registers_with_its_token() -> None:

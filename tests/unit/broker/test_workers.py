@@ -7,6 +7,7 @@ import itertools
 import pytest
 from trunkline_broker.core.workers import Worker, Workers, WorkerState
 from trunkline_protocol.ids import Epoch, Generation
+from trunkline_protocol.secret import SecretBytes
 
 from tests.support.broker_rig import a_pool
 
@@ -26,7 +27,7 @@ LEGAL = {
 
 
 def a_worker(number: int = 1) -> Worker:
-    return Worker(Generation(Epoch(1), number), a_pool(), 0, b"secret-token", 0.0)
+    return Worker(Generation(Epoch(1), number), a_pool(), 0, SecretBytes(b"secret-token"), 0.0)
 
 
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(S, S)))

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 from trunkline_protocol.curve import CurveKeys, is_key, keys_text, lane_address, read_keys
 from trunkline_protocol.failure import LocalProtocolError
+from trunkline_protocol.secret import SecretStr
 
-KEYS = CurveKeys("a" * 40, "#" * 40, "{" * 40)
+SECRET = "#" * 40
+KEYS = CurveKeys("a" * 40, SecretStr(SECRET), "{" * 40)
 
 
 def test_a_key_file_reads_back() -> None:
@@ -14,7 +16,7 @@ def test_a_key_file_reads_back() -> None:
 
 
 def test_a_secret_is_never_shown() -> None:
-    assert KEYS.secret not in repr(KEYS)
+    assert SECRET not in repr(KEYS)
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,11 @@ def test_a_document_says_everything() -> None:
     )
 
 
-def test_the_token_is_never_shown() -> None:
-    assert "token" not in repr(boot_from_document(packed()))
+def test_the_token_and_what_may_be_a_key_are_never_shown() -> None:
+    shown = repr(boot_from_document(packed(token="c0ffee", options={"apiKey": "canary"})))  # noqa: S106
+    assert "canary" not in shown
+    assert repr(bytes.fromhex("c0ffee")) not in shown
+    assert "SecretBytes(b'**********')" in shown
 
 
 @pytest.mark.parametrize(

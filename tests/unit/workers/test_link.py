@@ -15,6 +15,7 @@ from trunkline_protocol.frames import (
     Role,
 )
 from trunkline_protocol.ids import CallId, Epoch, Generation, PoolName
+from trunkline_protocol.secret import SecretBytes
 from trunkline_workers.core.effects import (
     ConnectLane,
     Count,
@@ -38,7 +39,7 @@ ROUTES = RegistrationSet(({"adapter": 0, "routes": []},))
 
 
 def a_link(*, is_standby: bool = False, orphan_timeout_s: float = 30.0) -> BrokerLink:
-    identity = WorkerIdentity(PoolName("p"), 1, BORN, 99, b"secret", is_standby)
+    identity = WorkerIdentity(PoolName("p"), 1, BORN, 99, SecretBytes(b"secret"), is_standby)
     return BrokerLink(identity, 0.0, orphan_timeout_s)
 
 

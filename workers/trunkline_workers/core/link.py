@@ -29,6 +29,7 @@ from trunkline_protocol.limits import (
     PROTOCOL_MINOR,
 )
 
+from trunkline_protocol.secret import NO_TOKEN, SecretBytes
 from trunkline_workers.core.effects import (
     ConnectLane,
     Count,
@@ -62,7 +63,7 @@ class WorkerIdentity:
     slot: int
     generation: Generation
     pid: int
-    token: bytes = b""
+    token: SecretBytes = NO_TOKEN
     is_standby: bool = False
 
 
@@ -113,7 +114,7 @@ class BrokerLink:
             identity.generation,
             identity.pid,
             self.role,
-            identity.token,
+            identity.token.get_secret_value(),
             (),
             calls,
             leases,
