@@ -14,7 +14,14 @@ from datetime import date, time
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 from trunkline_protocol import limits
 from trunkline_protocol.ids import PoolName
 
@@ -29,6 +36,7 @@ from trunkline_broker.paths import (
     default_usage_file,
     ipc,
 )
+from trunkline_broker.secret_options import concealed
 
 CONFIG_ENV: Final = "TRUNKLINE_CONFIG"
 OVERRIDE_PREFIX: Final = "TRUNKLINE_BROKER_"  # TRUNKLINE_BROKER_DRAIN_S=5 sets [broker] drain_s
@@ -90,6 +98,11 @@ class WorkerSection(_Section):
     open_files_limit: Annotated[int, Field(ge=0)] | None = None
     restart: RestartSection = RestartSection()
 
+
+    @field_validator("options")
+    @classmethod
+    def _conceal(cls, options: dict[str, Any]) -> dict[str, Any]:
+        return concealed(options)
 
 class BrokerSection(_Section):
     """`[broker]`.
@@ -207,7 +220,7 @@ class Settings(BaseModel):
         source: the file it comes from; `None` for the built-in configuration.
         run_dir: absolute path of the run directory; from the environment alone, where clients
             look too.
-        environ: the environment that workers get their allowed variables from.
+        environ: the environment that workers get their allowed variables from; never shown.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -216,7 +229,7 @@ class Settings(BaseModel):
     broker: BrokerSection
     workers: dict[str, WorkerSection]
     clients: dict[str, ClientSection] = Field(default_factory=dict)
-    environ: dict[str, str] = Field(repr=False)
+    environ: dict[str, str] = Field(repr=False, exclude=True)
 
     @property
     def paths(self) -> RunPaths:

@@ -1,7 +1,6 @@
 """A configuration as people and editors see it: resolved TOML, JSON Schema, advice.
 
-Secrets never leave this module: an option under a telling name is masked, and of variables only
-names are known.
+Secrets never get here: options hold them as `SecretStr`, and of variables only names are known.
 """
 
 from __future__ import annotations
@@ -24,41 +23,13 @@ from trunkline_broker.config import (
     WorkerSection,
 )
 from trunkline_broker.core.specs import PoolSpec, RestartSpec
+from trunkline_broker.secret_options import masked
 
-MASK: Final = "********"
-_SECRET_NAME: Final = re.compile(r"(?i)key|token|secret|passw|credential|auth|cookie")
-# Numbers of tokens, and where a key is to be found.
-_HARMLESS_NAME: Final = re.compile(r"(?i)tokens$|(env|file|header|name|limit|count)$")
-_SECRET_VALUE: Final = re.compile(r"^(sk|pk|rk|gsk|xai|ghp|AIza)[-_A-Za-z0-9]{12,}$|^Bearer\s")
-_USER_IN_URL: Final = re.compile(r"(?<=://)[^/@\s]+(?=@)")
-_QUERY_OF_URL: Final = re.compile(r"(?<=\?)\S+")
 _BARE_KEY: Final = re.compile(r"^[A-Za-z0-9_-]+$")
 _ENTRY: Final = re.compile(r"^\s{4}(\w+): (.*)$")
 
 # Options say which variables hold keys; these are the field names of the specifications.
 _SPEC_NAMES: Final[Mapping[str, str]] = {"env": "environment"}
-
-
-def masked(value: Any, name: str = "") -> Any:
-    """Return options with every secret replaced.
-
-    Args:
-        value: any part of an options table.
-        name: the key it stands under; below a table named `headers` every text is a secret.
-    """
-    if isinstance(value, Mapping):
-        entries = cast("Mapping[str, Any]", value)
-        is_secret = name.lower() == "headers"
-        return {key: masked(item, "token" if is_secret else key) for key, item in entries.items()}
-    if isinstance(value, list | tuple):
-        return [masked(item, name) for item in cast("list[Any]", value)]
-    if not isinstance(value, str) or not value:
-        return value
-    if _SECRET_VALUE.search(value):
-        return MASK
-    if _SECRET_NAME.search(name) and not _HARMLESS_NAME.search(name):
-        return MASK
-    return _QUERY_OF_URL.sub(MASK, _USER_IN_URL.sub(MASK, value)) if "://" in value else value
 
 
 def resolved(settings: Settings) -> dict[str, Any]:

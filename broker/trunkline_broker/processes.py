@@ -37,6 +37,7 @@ from trunkline_broker.environment import EnvironmentFileError, worker_environmen
 from trunkline_broker.hints import Hint, started_ticks, write_hints
 from trunkline_broker.paths import RunPaths, ipc
 from trunkline_broker.resources import ResourceRule, limit_process, own_rules
+from trunkline_broker.secret_options import revealed
 
 OUTPUT_CHECK_S: Final = 0.5
 KILL_WAIT_S: Final = 2.0  # a killed process that is still there hangs in the kernel
@@ -177,7 +178,7 @@ class Processes:
             "token": order.token.get_secret_value().hex(),
             "adapter": order.spec.adapter,
             "providers": list(order.spec.providers),
-            "options": dict(order.spec.options),
+            "options": revealed(order.spec.options),
             "standby": order.standby,
             "orphanTimeoutMs": int(self._orphan_timeout_s * 1000),
             "traces": self._traces,

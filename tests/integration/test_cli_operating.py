@@ -170,7 +170,7 @@ def test_config_is_checked_shown_and_described(tmp_path: Path) -> None:
         shown = trunkline("config", *arguments, environ=environ)
         assert shown.returncode == 0
         assert "sk-secret" not in shown.stdout + shown.stderr
-        assert "********" in shown.stdout
+        assert "**********" in shown.stdout
     assert json.loads(trunkline("config", "schema", environ=environ).stdout)["$defs"]
     path.write_text('[broker]\ndrains = 3\n[worker.a]\nadaptor = "scripted"\n')
     done = trunkline("config", "check", environ=environ)

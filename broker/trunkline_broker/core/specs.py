@@ -38,7 +38,7 @@ class PoolSpec:
         name: NAME.
         adapter: builtin name, "module:Class" or "path/file.py:Class".
         providers: routes to register; empty: the adapter's own.
-        options: the adapter's own table; the broker hands it on unread.
+        options: the adapter's own table, handed on unread; its secrets are `SecretStr`.
         replicas: number of slots, each with one serving worker.
         python: interpreter of the workers; empty: the broker's own.
         environment: names of the variables that the workers get.

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from trunkline_broker.config import load
 from trunkline_broker.config_errors import ConfigError, line_of
+from trunkline_protocol.secret import SecretStr
 
 ENVIRON = {"HOME": "/nowhere", "TRUNKLINE_RUN_DIR": "/tmp/run"}  # noqa: S108  # never created
 
@@ -61,7 +62,7 @@ def test_every_key_arrives_in_the_core(tmp_path: Path) -> None:
     assert spec.env_file == f"{tmp_path}/keys.env"
     assert (spec.restart.intensity, spec.restart.period_s) == (1, 2)
     assert (spec.restart.initial_delay_s, spec.restart.max_delay_s) == (0.5, 4)
-    assert spec.options == {"apiKey": "k", "list": [1, [2]], "day": "2026-01-02"}
+    assert spec.options == {"apiKey": SecretStr("k"), "list": [1, [2]], "day": "2026-01-02"}
 
 
 def test_a_venv_directory_names_its_interpreter(tmp_path: Path) -> None:

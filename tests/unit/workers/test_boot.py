@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from trunkline_protocol.ids import Epoch, Generation
+from trunkline_protocol.secret import SecretBytes
 from trunkline_workers import boot as boot_module
 from trunkline_workers.boot import Boot, BootError, boot_from_document, read_boot
 
@@ -37,7 +38,7 @@ def test_a_document_says_everything() -> None:
         "scripted",
         2,
         Generation(Epoch(5), 7),
-        b"\x00\xff",
+        SecretBytes(b"\x00\xff"),
         ("a", "b"),
         {"x": 1},
         True,
