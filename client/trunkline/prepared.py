@@ -82,6 +82,7 @@ class PreparedLlmCall:
         self._preparer = preparer
         self._dispatch = dispatch
         self._lease = resolved.lease
+        self._lease_s = resolved.lease_s
         self._until_s = monotonic() + resolved.lease_s
         self._is_used = False  # nobody may dispatch it (again)
         self._is_sent = False  # the worker does not hold it for us any more
@@ -137,10 +138,18 @@ class PreparedLlmCall:
         """
         if self._is_used:
             _fail("this prepared call was dispatched or released before")
-        answer = await self._preparer.query(
-            "renewCall", {"lease": self._lease}, timeout_s=timeout_s
-        )
-        self._until_s = monotonic() + _lease_s(_map("renewCall", answer), "renewCall")
+        op = "renewCall"
+        try:
+            answer = await self._preparer.query(op, {"lease": self._lease}, timeout_s=timeout_s)
+        except LlmError as exc:
+            if exc.code != Code.INVALID_PREPARED_CALL:
+                raise
+            _fail(
+                "this prepared call is not held any more: it was used or released, or its lease"
+                f" of {self._lease_s:g} s has run out"
+            )
+        self._lease_s = _lease_s(_map(op, answer), op)
+        self._until_s = monotonic() + self._lease_s
 
     async def release(self, *, timeout_s: float = _RELEASE_TIMEOUT_S) -> None:
         """Give the lease back without dispatching; after a dispatch it changes nothing.

@@ -248,10 +248,15 @@ class Restated:
 
 @dataclass(frozen=True, slots=True)
 class Restate:
-    """Client → broker: positions of quiet calls, or of all calls for a new epoch (LANE 5, 8)."""
+    """Client → broker: positions of quiet calls, or of all calls for a new epoch (LANE 5, 8).
+
+    Attributes:
+        queues: what waits in the client, by name: `[depth, high water, bound]`; for people.
+    """
 
     KIND: ClassVar[bytes] = b"RESTATE"
     calls: Annotated[tuple[Restated, ...], check.list_of(Restated)]
+    queues: Map | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,6 +413,7 @@ class Query:
         op: what is asked (SPEC 7 lists them).
         provider: route whose worker answers; empty for questions to the broker itself.
         timeout_ms: how long the asker waits; the answerer stops then.
+        client: who asks; the broker says it to the worker of a `prepareCall`, nobody else does.
     """
 
     KIND: ClassVar[bytes] = b"QUERY"
@@ -415,6 +421,7 @@ class Query:
     op: Name
     provider: Name = ""
     timeout_ms: Uint = 0
+    client: Client | None = None
     body: bytes = _NO_BODY
 
 
@@ -469,6 +476,14 @@ class HeldAttachment:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldLease:
+    """One entry of `REGISTER`: whose a prepared call is that the worker holds."""
+
+    lease: LeaseId
+    client: ClientId
+
+
+@dataclass(frozen=True, slots=True)
 class Register:
     """Worker → broker: who speaks and what it holds. Repeated for every new epoch.
 
@@ -489,6 +504,7 @@ class Register:
     calls: Annotated[tuple[HeldCall, ...], check.list_of(HeldCall)] = ()
     leases: Leases = ()
     attachments: Annotated[tuple[HeldAttachment, ...], check.list_of(HeldAttachment)] = ()
+    lease_holders: Annotated[tuple[HeldLease, ...], check.list_of(HeldLease)] = ()
 
 
 @dataclass(frozen=True, slots=True)

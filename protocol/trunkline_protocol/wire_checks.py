@@ -173,6 +173,7 @@ _BY_TYPE: Final[dict[str, Callable[[object], Any]]] = {
     "bool": boolean,
     "CallId": call_id,
     "ClientId": client_id,
+    "LeaseId": lease_id,
     "StreamKey": stream_key,
     "RouteName": route_name,
 }

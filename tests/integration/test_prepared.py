@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from trunkline import Code, Finish, GenerateOptions, LlmError, LlmRuntime
 
 from tests.support.broker import BrokerProcess, running_broker
 from tests.support.processes import is_alive
-from tests.support.timing import until_async
+from tests.support.timing import SLOW, until_async
 
 pytestmark = pytest.mark.integration
 
@@ -172,10 +173,11 @@ async def test_a_lease_runs_out_by_time() -> None:
             finish = await finish_of(used.stream(messages="hello"))
             assert finish.failure is not None
             assert (finish.kind, finish.failure.code) == ("error", Code.INVALID_PREPARED_CALL)
-            assert "expired" in finish.failure.message
+            assert "run out (0.25 s" in finish.failure.message
             with pytest.raises(LlmError) as seen:
                 await renewed.renew()
             assert seen.value.code == Code.INVALID_PREPARED_CALL
+            assert "0.25 s" in str(seen.value)
             await renewed.release()
             assert (await llm.prepare_call(BIG)).expires_in_s > 50
 
@@ -225,6 +227,50 @@ async def test_a_prepared_call_outlives_the_broker() -> None:
             stream = prepared.stream(messages="hello")
             assert (await finish_of(stream)).kind == "stop"
             assert invalid(lambda: prepared.stream(messages="x")) == Code.INVALID_PREPARED_CALL
+
+
+AGENT = """
+import asyncio, sys, trunkline
+
+async def main():
+    async with trunkline.connect(sys.argv[1]) as llm:
+        await llm.prepare_call({"provider": "scripted", "model": "big"})
+        print("prepared", flush=True)
+        await asyncio.sleep(3600)
+
+asyncio.run(main())
+"""
+
+
+async def test_the_prepared_call_of_a_killed_agent_is_given_back_at_once() -> None:
+    """At the broker and at the worker, here by a broker that has not seen it made."""
+    with running_broker(CONFIG) as broker:
+        broker.until_ready("scripted")
+        agent = await asyncio.create_subprocess_exec(
+            sys.executable, "-c", AGENT, broker.endpoint, stdout=asyncio.subprocess.PIPE
+        )
+        assert agent.stdout is not None
+        assert await agent.stdout.readline() == b"prepared\n"
+        await asyncio.to_thread(broker.kill)
+        await asyncio.to_thread(broker.start)
+        async with trunkline.connect(broker.endpoint) as llm:
+
+            async def facts() -> dict[str, Any]:
+                status = await llm.query("status")
+                slot: dict[str, Any] = status["pools"][0]["slots"][0]
+                connected = [client for client in status["clients"] if client["connected"]]
+                held = slot["load"].get("leases", 0)  # with the worker's next heartbeat
+                return {"broker": slot["leases"], "worker": held, "clients": len(connected)}
+
+            async def until(**wanted: int) -> None:
+                async with asyncio.timeout(5 * SLOW):  # the lease is of a minute
+                    while not wanted.items() <= (await facts()).items():  # noqa: ASYNC110
+                        await asyncio.sleep(0.05)
+
+            await until(broker=1, clients=2)  # the agent has greeted the new broker
+            agent.kill()
+            await agent.wait()
+            await until(broker=0, worker=0)
 
 
 async def test_cancelling_the_preparation_leaves_nothing(llm: LlmRuntime) -> None:

@@ -100,7 +100,8 @@ EXAMPLES: Final[tuple[frames.Frame, ...]] = (
         (
             frames.Restated(CALL, 1, KEY, ROUTE, 300, 256, 131_072, is_recovered=True),
             frames.Restated(OTHER_CALL, 0, KEY, ROUTE, 0, 0, 0),
-        )
+        ),
+        {"chunks": [512, 1024, 2048]},
     ),
     frames.Sent((frames.Progress(CALL, 1, 301), frames.Progress(OTHER_CALL, 0, 0))),
     frames.Cancel(CALL, 1),
@@ -115,7 +116,7 @@ EXAMPLES: Final[tuple[frames.Frame, ...]] = (
     frames.Probe(77),
     frames.Attach(CALL, TOKEN, KEY, CLIENT, 1024, 1_048_576),
     frames.Snapshot(CALL, 1, 300, codec.pack_body([{"type": "text", "text": "so far"}])),
-    frames.Query(QUERY, "listModels", "anthropic", 5000, codec.pack_body({})),
+    frames.Query(QUERY, "listModels", "anthropic", 5000, CLIENT, codec.pack_body({})),
     frames.QueryCancel(QUERY),
     frames.Reply(QUERY, FAILURE, codec.pack_body([{"id": "m", "name": "M"}])),
     frames.Event("adapters-updated"),
@@ -134,6 +135,7 @@ EXAMPLES: Final[tuple[frames.Frame, ...]] = (
         ),
         (LEASE,),
         (frames.HeldAttachment(CALL, IMAGE),),
+        (frames.HeldLease(LEASE, CLIENT),),
     ),
     frames.Registered(EPOCH, "ipc:///run/workers/lane", BORN, 30_000, ("detach",), "/run/images"),
     frames.Registrations(

@@ -16,7 +16,9 @@ from trunkline_protocol import codec, frames
 APPENDED: Final[dict[type, tuple[str, ...]]] = {
     frames.Open: ("attachments", "traceparent"),
     frames.Start: ("attachments", "traceparent"),
-    frames.Register: ("attachments",),
+    frames.Register: ("attachments", "lease_holders"),
+    frames.Restate: ("queues",),
+    frames.Query: ("client",),
 }
 _ENTRY_LENGTHS: Final = {frames.Restated: 7}
 _whole_entry = codec._entry

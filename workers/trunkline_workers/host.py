@@ -99,7 +99,10 @@ class Host:
         identity = WorkerIdentity(
             boot.pool, boot.slot, boot.generation, os.getpid(), boot.token, boot.is_standby
         )
-        self._core = WorkerCore(identity, self._clock(), boot.orphan_timeout_s, self._leases.ids)
+        leases = self._leases
+        self._core = WorkerCore(
+            identity, self._clock(), boot.orphan_timeout_s, leases.ids, leases.holders
+        )
         self._asker = Asker(self._send_query)
         self._attachments = Attachments(self._asker.ask)
         context = AdapterContext(
@@ -323,6 +326,8 @@ class Host:
                 assert_never(effect)
 
     def _leave(self, code: int, reason: str) -> None:
+                else:
+                    self._leases.release_of(effect.query)
         if not self._leaving.is_set():
             self._exit_code, self._exit_reason = code, reason
             self._leaving.set()

@@ -151,7 +151,8 @@ class Queries:
         info = await resolve_model(adapter, config.provider, config.model)
         config, defaults = prepare_call_config(config, info)
         lease = self._draw_lease()
-        if not self._leases.grant(lease, PreparedCall(adapter, config, info), self._clock()):
+        held = PreparedCall(adapter, config, info)
+        if not self._leases.grant(lease, held, self._clock(), query.client, query.query):
             raise LlmError.of("too many prepared calls are waiting", Code.OVERLOADED)
         modalities = info.input_modalities
         return {

@@ -8,7 +8,7 @@ re-made, since frames may have been lost with it.
 from __future__ import annotations
 
 from trunkline_protocol.frames import Cancel, HeldCall, Register
-from trunkline_protocol.ids import CallId
+from trunkline_protocol.ids import CallId, ClientId
 
 from trunkline_broker.core.calls import Call, CallState
 from trunkline_broker.core.clients import Client
@@ -164,12 +164,12 @@ class Adoption:
     def _take_leases(self, worker: Worker, frame: Register, now_s: float) -> None:
         hub = self._hub
         for lease in worker.leases - set(frame.leases):
-            hub.leases.pop(lease, None)
-            hub.deadlines.clear((Timer.PREPARED, lease))
-            worker.leases.discard(lease)
+            hub.drop_lease(lease)
+        holders = {entry.lease: entry.client for entry in frame.lease_holders}
         for lease in frame.leases:
             if lease not in hub.leases:
-                hub.hold_lease(worker, lease, now_s + hub.spec.prepared_s)
+                holder = self._client(holders.get(lease), now_s)
+                hub.hold_lease(worker, lease, now_s + hub.spec.prepared_s, holder)
 
     def _take_call(
         self, worker: Worker, entry: HeldCall, named: tuple[str, ...], now_s: float
@@ -194,15 +194,25 @@ class Adoption:
     def _adopt(self, worker: Worker, entry: HeldCall, named: tuple[str, ...], now_s: float) -> None:
         hub = self._hub
         call = Call.held(entry, worker.generation, named)
-        client = hub.clients.ensure(entry.client)
-        if client.peer is None:
-            hub.deadlines.set((Timer.CLIENT, client.id), now_s + hub.spec.orphan_timeout_s)
+        client = self._client(entry.client, now_s)
+        if client is None:
+            raise AssertionError("a held call names its client")
         hub.calls.add(call)
         client.calls[call.id] = call
         self._bind(worker, call, client)
         if entry.is_ended:
             self._endings.tail_only(call, worker, now_s)
         hub.count("calls_adopted")
+
+    def _client(self, client_id: ClientId | None, now_s: float) -> Client | None:
+        """Return a client that a worker names; one that does not come back counts as dead."""
+        hub = self._hub
+        if client_id is None:
+            return None
+        client = hub.clients.ensure(client_id)
+        if client.peer is None:
+            hub.deadlines.set((Timer.CLIENT, client.id), now_s + hub.spec.orphan_timeout_s)
+        return client
 
     def _rebind(self, worker: Worker, call: Call, entry: HeldCall) -> None:
         """A client has opened again what a worker runs already."""

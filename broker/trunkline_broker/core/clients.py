@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from trunkline_protocol.ids import CallId, ClientId, QueryId
+from trunkline_protocol.ids import CallId, ClientId, LeaseId, QueryId
 
 from trunkline_broker.core.access import FULL
 from trunkline_broker.core.calls import Call
@@ -34,6 +34,7 @@ class Client:
         calls: every call that is held for it.
         budget: its open streams.
         queries: its questions that nobody answered yet.
+        leases: its prepared calls.
     """
 
     id: ClientId
@@ -47,6 +48,7 @@ class Client:
     calls: dict[CallId, Call] = field(default_factory=dict[CallId, Call])
     budget: StreamBudget = field(default_factory=StreamBudget)
     queries: set[QueryId] = field(default_factory=set[QueryId])
+    leases: set[LeaseId] = field(default_factory=set[LeaseId])
 
     def grace_s(self, orphan_timeout_s: float) -> float | None:
         """Return how long it may stay as it is before it counts as dead; `None`: for ever."""

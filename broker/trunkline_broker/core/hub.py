@@ -82,6 +82,7 @@ class Hub:
     Attributes:
         access: what clients on other hosts may do, by name of their key; as last configured.
         leases: prepared calls and who holds them.
+        lease_clients: whose they are, as far as that is known.
         unsettled: calls that wait until it is known what the workers of an older broker hold.
         claims: what clients say they hold, until then.
         claims_high_water, unsettled_high_water: the most there ever were of both.
@@ -112,6 +113,7 @@ class Hub:
         self.workers = Workers()
         self.deadlines: Deadlines[TimerName] = Deadlines()
         self.leases: dict[LeaseId, Generation] = {}
+        self.lease_clients: dict[LeaseId, ClientId] = {}
         self.unsettled: dict[CallId, Call] = {}
         self.claims: dict[CallId, tuple[ClientId, Restated]] = {}
         self.awaited: set[Generation] = set()
@@ -131,16 +133,27 @@ class Hub:
         self.out: list[Effect] = []
         self._generation = 0
 
-    def hold_lease(self, worker: Worker, lease: LeaseId, until_s: float) -> None:
-        """Take note that a worker holds a prepared call alive until a deadline."""
+    def hold_lease(
+        self, worker: Worker, lease: LeaseId, until_s: float, client: Client | None
+    ) -> None:
+        """Take note that a worker holds a prepared call alive until a deadline.
+
+        It is the first client's that is named; `None`: it is not known whose it is.
+        """
         self.leases[lease] = worker.generation
         worker.leases.add(lease)
         self.deadlines.set((Timer.PREPARED, lease), until_s)
+        if client is not None and lease not in self.lease_clients:
+            self.lease_clients[lease] = client.id
+            client.leases.add(lease)
 
     def drop_lease(self, lease: LeaseId) -> None:
         """Take note that a prepared call was used, released or has run out."""
         worker = self.workers.get(self.leases.pop(lease, None))
+        client = self.clients.get(self.lease_clients.pop(lease, None))
         self.deadlines.clear((Timer.PREPARED, lease))
+        if client is not None:
+            client.leases.discard(lease)
         if worker is not None:
             worker.leases.discard(lease)
             self.drained.append(worker)

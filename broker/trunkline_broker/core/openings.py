@@ -346,7 +346,11 @@ class Openings:
             routes = (entry.value for entry in worker.offer.routes if entry.key == call.provider)
             route = next(routes, None)
         if worker is None or route is None:
-            text = "the prepared call is unknown, expired, used already or for another provider"
+            lease_s = self._pool_spec(call.provider).lease_s
+            text = (
+                "the prepared call is unknown, was used already or is for another provider, or its"
+                f" lease has run out ({lease_s:g} s, unless it is renewed)"
+            )
             return LlmFailure(text, Code.INVALID_PREPARED_CALL)
         if not gate.has_place(worker.spec.concurrency):
             return "concurrency"

@@ -6,14 +6,22 @@ What the broker itself answers is in `answers.py`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
-from trunkline_protocol.codec import unpack_body
+from trunkline_protocol.codec import pack_body, unpack_body
 from trunkline_protocol.codes import Code
 from trunkline_protocol.failure import LlmFailure, RemoteProtocolError
 from trunkline_protocol.frames import Query, QueryCancel, Reply
-from trunkline_protocol.ids import LEASE_ID_BYTES, ClientId, Generation, LeaseId, QueryId, RouteName
+from trunkline_protocol.ids import (
+    LEASE_ID_BYTES,
+    QUERY_ID_BYTES,
+    ClientId,
+    Generation,
+    LeaseId,
+    QueryId,
+    RouteName,
+)
 
 from trunkline_broker.core.claims import Claim
 from trunkline_broker.core.clients import Client
@@ -96,7 +104,7 @@ class Questions:
             return
         client = self._hub.clients.get(question.client)
         if question.frame.op in {PREPARE, RENEW} and frame.failure is None:
-            self._note_lease(worker, frame.body, now_s)
+            self._note_lease(worker, client, frame.body, now_s)
         elif question.frame.op == RELEASE and frame.failure is None:
             lease = _lease_in(question.frame.body)
             if lease is not None:
@@ -118,14 +126,31 @@ class Questions:
             self._fail(self._open[query], failure)
 
     def client_is_gone(self, client: Client) -> None:
-        """Tell the workers that nobody waits for what a dead client asked."""
+        """Tell the workers that nobody waits for what a dead client asked, or had prepared."""
         for query in list(client.queries):
             self._withdraw(self._open[query])
+        for lease in list(client.leases):
+            self._release(client, lease)
 
     def ask_waiting(self) -> None:
         """Look again at the queries that waited for a worker: the topology changed."""
         for question in list(self._waiting.values()):
             self._ask(question)
+
+    def _release(self, client: Client, lease: LeaseId) -> None:
+        """Have a worker forget the prepared call of a dead client, whose place we ask in."""
+        hub = self._hub
+        worker = hub.workers.get(hub.leases.get(lease))
+        hub.drop_lease(lease)
+        hub.count("leases_of_the_dead")
+        if worker is None or worker.peer is None:
+            return  # it names its leases and whose they are when it is back
+        frame = Query(QueryId(hub.draw(QUERY_ID_BYTES)), RELEASE, body=pack_body({"lease": lease}))
+        self._open[frame.query] = Question(frame, client.id, worker.generation)
+        worker.queries.add(frame.query)
+        due_s = hub.now_s + hub.spec.query_timeout_s
+        hub.deadlines.set((Timer.QUERY, frame.query), due_s)
+        hub.to_worker(worker, frame)
 
     def _ask(self, question: Question) -> None:
         hub = self._hub
@@ -138,7 +163,9 @@ class Questions:
             self._waiting.pop(question.frame.query, None)
             question.worker = found.generation
             found.queries.add(question.frame.query)
-            hub.to_worker(found, question.frame)
+            is_lease = question.frame.op == PREPARE
+            asker = question.client if is_lease else None  # told where it matters, believed never
+            hub.to_worker(found, replace(question.frame, client=asker))
 
     def _answerer(self, frame: Query) -> Worker | LlmFailure | None:
         """Return who answers; `None`: it is still starting."""
@@ -170,12 +197,12 @@ class Questions:
         reachable = [worker for worker in workers if worker is not None and worker.peer is not None]
         return min(reachable, key=lambda worker: len(worker.queries), default=None)
 
-    def _note_lease(self, worker: Worker, body: bytes, now_s: float) -> None:
+    def _note_lease(self, worker: Worker, client: Client | None, body: bytes, now_s: float) -> None:
         lease, left_ms = _lease_in(body), _number_in(body, "leaseMs")
         if lease is None or left_ms is None:
             self._hub.count("lease_unreadable")
             return
-        self._hub.hold_lease(worker, lease, now_s + min(left_ms / 1000, _MAX_LEASE_S))
+        self._hub.hold_lease(worker, lease, now_s + min(left_ms / 1000, _MAX_LEASE_S), client)
 
     def _refuse(self, client: Client, frame: Query, failure: LlmFailure) -> None:
         self._hub.count_refused(failure.code)

@@ -39,6 +39,7 @@ def status(hub: Hub, questions: Questions, swaps: Swaps, now_s: float) -> dict[s
                 "openCalls": len(client.calls),
                 "openStreams": len(client.budget),
                 "openQueries": len(client.queries),
+                "leases": len(client.leases),
             }
             for client in hub.clients
         ],

@@ -208,7 +208,7 @@ class Mux:
         self, op: str, provider: str, body: bytes, timeout_s: float, now_s: float
     ) -> tuple[QueryId, Effects]:
         """Send a query; it ends in exactly one `Answered`."""
-        query = Query(self._drawn.query_id(), op, provider, int(timeout_s * 1000), body)
+        query = Query(self._drawn.query_id(), op, provider, int(timeout_s * 1000), body=body)
         asked = self._questions.ask(query, timeout_s, now_s, can_send=self._link.is_greeted)
         return query.query, asked
 

@@ -332,6 +332,23 @@ def test_leases_are_taken_over() -> None:
     rig.check()
 
 
+def test_leases_go_with_their_client_also_after_a_restart() -> None:
+    """With one that came back and then dies, at once; with one that never comes, after a while."""
+    rig = Rig(alive=(alive(),))
+    worker, client, never = an_old_worker(rig), a_client(rig), a_client(rig)
+    other = LeaseId(b"O" * 16)
+    holders = (frames.HeldLease(LEASE, client.id), frames.HeldLease(other, never.id))
+    worker.register("serving", leases=(LEASE, other), lease_holders=holders)
+    worker.ready("p")
+    client.hello()
+    client.die()
+    assert only(worker.got(frames.Query)).op == "releaseCall"
+    assert set(rig.hub.leases) == {other}
+    rig.live(31.0, worker)
+    assert rig.hub.leases == {}
+    assert len(rig.hub.clients) == 0
+
+
 def test_a_question_about_a_lease_waits_for_the_worker_that_may_hold_it() -> None:
     """While settling nobody can say that there is no such prepared call."""
     rig = Rig(alive=(alive(),))

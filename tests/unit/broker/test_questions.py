@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from trunkline_broker.core.events import StopRequested
+from trunkline_broker.core.events import PeerDisconnected, Side, StopRequested
 from trunkline_protocol import frames
-from trunkline_protocol.codec import pack_body
-from trunkline_protocol.ids import LeaseId
+from trunkline_protocol.codec import pack_body, unpack_body
+from trunkline_protocol.ids import ClientId, LeaseId
 
 from tests.support.broker_rig import Rig, RigClient, RigWorker, a_pool, only
 
@@ -224,3 +224,62 @@ def test_open_queries_are_counted() -> None:
     rig, client, _ = a_rig()
     client.query("listModels", provider="p")
     assert len(rig.broker._questions) == 1
+
+
+def a_lease(client: RigClient, worker: RigWorker) -> None:
+    """Have a worker grant a client one lease."""
+    query = client.query("prepareCall", {}, provider="p")
+    worker.say(frames.Reply(query.query, body=pack_body({"lease": LEASE, "leaseMs": 5000})))
+
+
+def test_the_lease_of_a_dead_client_is_given_back_at_once() -> None:
+    """Here and at its worker, whose answer is nobody's."""
+    rig, client, worker = a_rig()
+    a_lease(client, worker)
+    client.die()
+    assert rig.hub.leases == {}
+    assert rig.hub.lease_clients == {}
+    release = only(worker.got(frames.Query))
+    assert (release.op, unpack_body(release.body)) == ("releaseCall", {"lease": LEASE})
+    worker.say(frames.Reply(release.query))
+    assert rig.count("reply_unknown") == 0
+    assert all(not each.queries for each in rig.hub.workers)
+
+
+def test_a_dead_client_s_lease_is_dropped_though_its_worker_is_away() -> None:
+    """It says what it holds when it is back; the lease of an unknown client ends with that."""
+    rig, client, worker = a_rig()
+    a_lease(client, worker)
+    rig.tell(PeerDisconnected(Side.WORKER, worker.peer))
+    client.say(frames.Bye())
+    assert rig.hub.leases == {}
+    worker.reconnect(leases=(LEASE,), lease_holders=(frames.HeldLease(LEASE, client.id),))
+    assert rig.hub.leases == {LEASE: worker.generation}
+    rig.live(31.0, worker)
+    assert rig.hub.leases == {}
+    assert rig.hub.clients.get(client.id) is None
+
+
+def test_a_worker_is_told_who_prepares_and_nobody_can_pretend() -> None:
+    """Only there; what a client writes into the field counts for nothing."""
+    _, client, worker = a_rig()
+    liar = ClientId(b"l" * 16)
+    client.query("prepareCall", {}, provider="p", client=liar)
+    assert only(worker.got(frames.Query)).client == client.id
+    client.query("listModels", provider="p", client=liar)
+    assert only(worker.got(frames.Query)).client is None
+
+
+def test_a_used_or_foreign_lease_is_no_dead_client_s() -> None:
+    """Who renews it does not become its owner."""
+    rig, client, worker = a_rig()
+    a_lease(client, worker)
+    other = rig.a_client()
+    renew = other.query("renewCall", {"lease": LEASE})
+    worker.say(frames.Reply(renew.query, body=pack_body({"lease": LEASE, "leaseMs": 5000})))
+    other.die()
+    assert rig.hub.leases
+    client.open(lease=LEASE)
+    assert rig.hub.lease_clients == {}
+    client.die()
+    assert worker.got(frames.Query) == []

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from trunkline_protocol.ids import LeaseId
+from trunkline_protocol.frames import HeldLease
+from trunkline_protocol.ids import ClientId, LeaseId, QueryId
 from trunkline_workers.core import leases as leases_module
 from trunkline_workers.core.leases import LEASE_FOR_S, Leases
 
@@ -65,3 +66,25 @@ def test_a_lease_is_renewed_while_it_is_held() -> None:
     assert not leases.renew(TWO, LEASE_FOR_S + 1.0)
     assert not leases.renew(ONE, 30.0 + LEASE_FOR_S)
     assert leases.ids() == ()
+
+
+def test_it_is_known_whose_a_lease_is() -> None:
+    """As far as a broker has said; also after it was renewed."""
+    client, leases = ClientId(b"c" * 16), Leases[str]()
+    leases.grant(ONE, "call", 0.0, client)
+    leases.grant(TWO, "other", 0.0)
+    assert leases.renew(ONE, 1.0)
+    assert leases.holders() == (HeldLease(ONE, client),)
+    leases.release(ONE)
+    assert leases.holders() == ()
+
+
+def test_what_an_answer_granted_is_given_back() -> None:
+    """And nothing else."""
+    leases: Leases[str] = Leases()
+    query, other = QueryId(b"q" * 16), QueryId(b"o" * 16)
+    leases.grant(ONE, "call", 0.0, None, other)
+    leases.grant(TWO, "call", 0.0, None, query)
+    leases.release_of(query)
+    leases.release_of(query)
+    assert leases.ids() == (ONE,)

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final, Generic, NamedTuple, TypeVar
 
-from trunkline_protocol.ids import LeaseId
+from trunkline_protocol.frames import HeldLease
+from trunkline_protocol.ids import ClientId, LeaseId, QueryId
 
 T = TypeVar("T")
 
@@ -20,6 +21,8 @@ MAX_LEASES: Final = 4096  # as MAX_OPEN_CALLS_PER_WORKER: each may become a call
 class _Held(NamedTuple, Generic[T]):
     value: T
     deadline_s: float
+    holder: ClientId | None
+    query: QueryId | None
 
 
 class Leases(Generic[T]):
@@ -33,11 +36,26 @@ class Leases(Generic[T]):
         self.for_s = for_s
         self._held: OrderedDict[LeaseId, _Held[T]] = OrderedDict()
 
-    def grant(self, lease: LeaseId, value: T, now_s: float) -> bool:
-        """Hold a value for `for_s`; `False`, and nothing held, at the bound."""
+    def grant(
+        self,
+        lease: LeaseId,
+        value: T,
+        now_s: float,
+        holder: ClientId | None = None,
+        query: QueryId | None = None,
+    ) -> bool:
+        """Hold a value for `for_s`; `False`, and nothing held, at the bound.
+
+        Args:
+            lease: names it.
+            value: what is held.
+            now_s: monotonic seconds.
+            holder: whose it is, if the broker said so.
+            query: the question whose answer grants it.
+        """
         if len(self._held) >= MAX_LEASES:
             return False
-        self._held[lease] = _Held(value, now_s + self.for_s)
+        self._held[lease] = _Held(value, now_s + self.for_s, holder, query)
         return True
 
     def renew(self, lease: LeaseId, now_s: float) -> bool:
@@ -45,7 +63,7 @@ class Leases(Generic[T]):
         held = self._held.pop(lease, None)
         if held is None or held.deadline_s <= now_s:
             return False
-        self._held[lease] = _Held(held.value, now_s + self.for_s)
+        self._held[lease] = held._replace(deadline_s=now_s + self.for_s)
         return True
 
     def take(self, lease: LeaseId, now_s: float) -> T | None:
@@ -56,6 +74,21 @@ class Leases(Generic[T]):
     def release(self, lease: LeaseId) -> None:
         """Forget a lease; an unknown one is forgotten already."""
         self._held.pop(lease, None)
+
+    def release_of(self, query: QueryId) -> None:
+        """Forget what the answer to a question granted: nobody got that answer."""
+        for lease, held in self._held.items():
+            if held.query == query:
+                del self._held[lease]
+                return
+
+    def holders(self) -> tuple[HeldLease, ...]:
+        """Return whose the leases are, as far as that is known."""
+        return tuple(
+            HeldLease(lease, held.holder)
+            for lease, held in self._held.items()
+            if held.holder is not None
+        )
 
     def ids(self) -> tuple[LeaseId, ...]:
         """Return the leases held."""

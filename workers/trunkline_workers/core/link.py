@@ -15,6 +15,7 @@ from trunkline_protocol.frames import (
     Committed,
     HeldAttachment,
     HeldCall,
+    HeldLease,
     Refused,
     Register,
     Registered,
@@ -110,6 +111,7 @@ class BrokerLink:
         frame = Register(
             (PROTOCOL_MAJOR, PROTOCOL_MINOR),
             identity.pool,
+        lease_holders: tuple[HeldLease, ...] = (),
             identity.slot,
             identity.generation,
             identity.pid,
@@ -126,6 +128,7 @@ class BrokerLink:
         """Note that a broker was heard, whatever it said."""
         self._last_word_s = now_s
 
+            lease_holders,
     def on_registered(self, frame: Registered) -> list[Effect]:
         """Take the generation and the lane; register the routes again if they were before."""
         self.is_registered = True

@@ -19,6 +19,7 @@ from trunkline_protocol.frames import (
     Credit,
     Done,
     Heartbeat,
+    HeldLease,
     Query,
     QueryCancel,
     Refused,
@@ -31,7 +32,7 @@ from trunkline_protocol.frames import (
     Who,
     Window,
 )
-from trunkline_protocol.ids import CallId
+from trunkline_protocol.ids import CallId, LeaseId
 
 from trunkline_workers.core.calls import WorkerCalls
 from trunkline_workers.core.effects import (
@@ -57,6 +58,7 @@ class WorkerCore:
         now_s: monotonic seconds; the orphan timeout runs from here.
         orphan_timeout_s: how long to live without a broker.
         lease_ids: names the prepared calls held, for the greeting.
+        lease_holders: says whose they are.
     """
 
     def __init__(
@@ -64,12 +66,14 @@ class WorkerCore:
         identity: WorkerIdentity,
         now_s: float,
         orphan_timeout_s: float,
-        lease_ids: Callable[[], tuple[Any, ...]] = tuple,
+        lease_ids: Callable[[], tuple[LeaseId, ...]] = tuple,
+        lease_holders: Callable[[], tuple[HeldLease, ...]] = tuple,
     ) -> None:
         self.link = BrokerLink(identity, now_s, orphan_timeout_s)
         self.calls = WorkerCalls()
         self.load = LoadMeter()
         self._lease_ids = lease_ids
+        self._lease_holders = lease_holders
         self._meters: dict[tuple[CallId, int], CallMeter] = {}
 
     # --- from the sockets ----------------------------------------------------------------------
@@ -77,7 +81,7 @@ class WorkerCore:
     def on_connected(self) -> list[Effect]:
         """Greet the broker on a new connection."""
         held = self.calls.attachments()
-        return self.link.register(self.calls.held(), self._lease_ids(), held)
+        return self.link.register(self.calls.held(), self._lease_ids(), held, self._lease_holders())
 
     def on_lane_connected(self) -> list[Effect]:
         """Report at once how far was sent: frames may have gone down with the old connection."""
