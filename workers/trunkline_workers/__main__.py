@@ -23,9 +23,10 @@ def main(arguments: Sequence[str]) -> int:
         boot = read_boot(arguments)
     except BootError as exc:
         return _refuse(str(exc))
-    clean_output(redactor(os.environ, boot.options))
+    clean = redactor(os.environ, boot.options)
+    clean_output(clean)
     try:
-        host = Host(boot, load_entry(boot.adapter), dict(os.environ))
+        host = Host(boot, load_entry(boot.adapter), dict(os.environ), clean)
     except (ValueError, ImportError) as exc:
         return _refuse(f"adapter {boot.adapter}: {exc}")
     return run_host(host)

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from trunkline_workers.runtime import WorkerRuntime
 
 
-def _discard(diagnostic: str) -> None:
-    """Default of `AdapterContext.report`: nobody listens."""
+def keep_quiet(text: str) -> None:
+    """Take a text where nobody listens."""
 
 
 async def _no_store(name: str) -> bytes:
@@ -56,14 +56,17 @@ class AdapterContext:
         report: takes one line of diagnostics for the worker's log; never a prompt or a key.
         read_attachment: returns the bytes behind an `attachment_id`, their hash checked; raises
             `LlmError` (`ATTACHMENT_MISSING`). Those that a request names were found before it.
+        conceal: takes a secret from elsewhere than `options` and `environ`, such as a file, a vault
+            or a token service; from then on no failure, print or log line of this worker shows it.
     """
 
     name: str
     providers: tuple[str, ...] = ()
     options: Mapping[str, object] = field(default_factory=dict[str, object], repr=False)
     environ: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    report: Callable[[str], None] = _discard
+    report: Callable[[str], None] = keep_quiet
     read_attachment: Callable[[str], Awaitable[bytes]] = _no_store
+    conceal: Callable[[str], None] = keep_quiet
 
 
 class LlmAdapter(ABC):

@@ -1,18 +1,22 @@
 """Where a worker gets its API key, asked anew for every call, so a rotated key needs no restart.
 
 The key comes from a variable of the worker's environment or from a file (mounted secrets are
-replaced in place). It is judged by the rule of `api_key` and shown nowhere.
+replaced in place). It is judged by the rule of `api_key` and shown nowhere: it is a `SecretStr`
+until a request is made.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from trunkline_protocol.api_key import usable_api_key
 from trunkline_protocol.failure import Code, LlmError
+from trunkline_protocol.secret import SecretStr
+
+from trunkline_workers.adapter import keep_quiet
 
 _KEY_FILE_MAX_BYTES = 64 * 1024  # a key file that is larger is some other file
 
@@ -27,6 +31,7 @@ class KeySource:
         file: path of a file that holds nothing but the key; it wins over the variable.
         required: a call without a key is refused.
         environ: of the worker.
+        conceal: told each key that is read, so that nothing that is written later shows it.
     """
 
     owner: str
@@ -34,8 +39,9 @@ class KeySource:
     file: str = ""
     required: bool = True
     environ: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    conceal: Callable[[str], None] = keep_quiet
 
-    async def read(self) -> str | None:
+    async def read(self) -> SecretStr | None:
         """Return the key to send now, or `None` where none is needed and none is set.
 
         Raises:
@@ -49,7 +55,9 @@ class KeySource:
             if self.required:
                 raise LlmError.of(self._missing(ref), Code.MISSING_CREDENTIAL)
             return None
-        return usable_api_key(raw, self.owner, ref)
+        key = usable_api_key(raw, self.owner, ref)
+        self.conceal(key)
+        return SecretStr(key)
 
     def _from_file(self) -> str | None:
         """Read the key file; one that can't be read counts as missing."""
@@ -66,3 +74,8 @@ class KeySource:
             "" if self.file else "; set it, and name it in the `env` list of the worker's section"
         )
         return f"{self.owner}: no API key in {ref}{hint}"
+
+
+def plain(headers: Mapping[str, SecretStr]) -> dict[str, str]:
+    """Return configured headers as a request sends them."""
+    return {name: value.get_secret_value() for name, value in headers.items()}

@@ -29,7 +29,7 @@ from trunkline_workers.adapter import AdapterContext
 from trunkline_workers.asking import Asker
 from trunkline_workers.attachments import Attachments
 from trunkline_workers.boot import Boot
-from trunkline_workers.boundary import StreamGuard, redactor
+from trunkline_workers.boundary import Redactor, StreamGuard, redactor
 from trunkline_workers.control import ControlSocket
 from trunkline_workers.core.effects import (
     Answer,
@@ -85,14 +85,22 @@ class Host:
         environ: the environment of the process.
 
     Raises:
+        clean: takes secrets out of texts, and learns those that the adapter tells of; `None`: one
+            of its own.
         ValueError: the adapter does not accept its options.
     """
 
-    def __init__(self, boot: Boot, entry: Entry, environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        boot: Boot,
+        entry: Entry,
+        environ: Mapping[str, str],
+        clean: Redactor | None = None,
+    ) -> None:
         self._boot = boot
         self._clock = time.monotonic
         self._counters: Counter[str] = Counter()
-        self._clean = redactor(environ, boot.options)
+        self._clean = clean or redactor(environ, boot.options)
         self._is_strict = environ.get(_STRICT_GRAMMAR, "") not in {"", "0"}
         self._leases: Leases[PreparedCall] = Leases(boot.lease_s)
         self._notes = AttemptNotes(_spans(boot, self.report), self._clean)
@@ -116,6 +124,7 @@ class Host:
         self._runtime = WorkerRuntime(self._submit, self._spawn)
         self._plugin = Plugin(entry, context, self._runtime)
         self._queries = Queries(
+            self._clean.learn,
             self._runtime,
             self._leases,
             lambda: LeaseId(os.urandom(LEASE_ID_BYTES)),

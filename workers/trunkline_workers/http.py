@@ -17,7 +17,7 @@ import contextlib
 import importlib.util
 import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar, cast
 
 import aiohttp
@@ -61,12 +61,12 @@ class ClientOptions:
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:
-    """One request; `headers` may hold a key and never appear in a text."""
+    """One request; `headers` may hold a key, so neither they nor the body appear in a text."""
 
     method: str
     url: str
-    headers: Mapping[str, str]
-    content: bytes | None = None
+    headers: Mapping[str, str] = field(repr=False)
+    content: bytes | None = field(default=None, repr=False)
 
 
 class HttpClient:

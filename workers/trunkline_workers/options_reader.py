@@ -10,6 +10,8 @@ import math
 from collections.abc import Collection, Mapping
 from typing import cast
 
+from trunkline_protocol.secret import SecretStr
+
 
 class OptionsReader:
     """Take options one by one; `finish` refuses what nobody took."""
@@ -107,9 +109,9 @@ class OptionsReader:
             raise self.fail(key, "a list of tables is required")
         return [dict(cast("Mapping[str, object]", item)) for item in items]
 
-    def texts(self, key: str) -> dict[str, str]:
-        """Return a table of texts, an empty one if it is absent."""
+    def secrets(self, key: str) -> dict[str, SecretStr]:
+        """Return a table of texts that may be secrets, an empty one if it is absent."""
         table = self.table(key)
         if not all(isinstance(item, str) for item in table.values()):
             raise self.fail(key, "a table of texts is required")
-        return cast("dict[str, str]", table)
+        return {name: SecretStr(cast("str", item)) for name, item in table.items()}

@@ -13,7 +13,10 @@ import sys
 from collections.abc import Callable
 from typing import Final, TextIO
 
+from trunkline_protocol.blanks import BLANKS
+
 MAX_LINE_CHARS: Final = 64 * 1024  # a longer one is written in parts
+_MAX_WORD_CHARS: Final = 8 * 1024  # a longer one is cut anywhere
 
 
 class CleanText(io.TextIOBase):
@@ -42,8 +45,16 @@ class CleanText(io.TextIOBase):
         if lines:
             self._pass_on("".join(f"{line}\n" for line in lines))
         if len(self._rest) > MAX_LINE_CHARS:
-            self.finish()
+            self._cut()
         return len(text)
+
+    def _cut(self) -> None:
+        """Write the beginning of a line that is too long, up to a blank: no secret has one."""
+        at = max(self._rest.rfind(blank) for blank in BLANKS) + 1
+        if at <= len(self._rest) - _MAX_WORD_CHARS:
+            at = len(self._rest)
+        self._pass_on(self._rest[:at])
+        self._rest = self._rest[at:]
 
     def finish(self) -> None:
         """Write what waits for the end of its line."""

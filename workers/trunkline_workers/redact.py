@@ -1,19 +1,24 @@
 """Take secrets out of text before it becomes a failure, a log line or a diagnostic; pure.
 
 Providers echo the key they reject, whole or cut, and gateways put it into URLs. A secret is looked
-for by value: any beginning of it longer than four characters, also URL-encoded and in base64. Texts
-that look like a key are taken out even if they are none of ours.
+for by value: any beginning of it longer than four characters, also URL-encoded, escaped as in JSON
+and Python, and in base64 wherever it begins there (`user:key` of Basic authentication). Texts that
+look like a key are taken out even if they are none of ours.
 """
 
 from __future__ import annotations
 
 import base64
+import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import Final
 from urllib.parse import quote
 
 MASK: Final = "[redacted]"
+_ESCAPE: Final = re.compile(r"%[0-9A-F]{2}")
+_URL_SAFE: Final = str.maketrans("+/", "-_")
 _SHOWN_MAX: Final = 4  # characters of a key that may stay: what people recognize it by
 
 _PATTERNS: Final = (
@@ -34,10 +39,27 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     return text
 
 
-def _forms(secret: str) -> list[str]:
+@lru_cache(maxsize=1024)
+def _forms(secret: str) -> tuple[str, ...]:
     """Return the ways in which a secret may be written, each at most once."""
-    encoded = base64.b64encode(secret.encode(errors="surrogatepass")).decode()
-    return list(dict.fromkeys((secret, quote(secret, safe="", errors="replace"), encoded)))
+    quoted = quote(secret, safe="", errors="replace")
+    lower = _ESCAPE.sub(lambda found: found[0].lower(), quoted)
+    escaped = json.dumps(secret)[1:-1]
+    forms = [secret, quoted, lower, escaped, escaped.replace("/", "\\/"), repr(secret)[1:-1]]
+    forms += _base64_forms(secret.encode(errors="surrogatepass"))
+    return tuple(dict.fromkeys(forms))
+
+
+def _base64_forms(secret: bytes) -> Iterator[str]:
+    """Yield what a secret looks like in base64 after 0, 1 or 2 other bytes, in both alphabets.
+
+    The characters that also hold bits of the bytes before it are left out.
+    """
+    for before in range(3):
+        encoded = base64.b64encode(b"\0" * before + secret).decode()
+        form = encoded[(before * 8 + 5) // 6 :].rstrip("=")
+        yield form
+        yield form.translate(_URL_SAFE)
 
 
 def _without(text: str, forms: list[str]) -> str:

@@ -7,6 +7,7 @@ from typing import Final
 
 from trunkline_protocol.failure import LlmError, LlmFailure
 from trunkline_protocol.http_failure import http_failure
+from trunkline_protocol.secret import SecretStr
 
 from trunkline_workers.http import HttpResponse
 from trunkline_workers.redact import redact
@@ -34,13 +35,13 @@ def refused(response: HttpResponse, body: bytes) -> LlmFailure:
     return http_failure(response.status, response.headers, body, now_ms)
 
 
-def without_key(exc: LlmError, key: str | None) -> LlmError:
+def without_key(exc: LlmError, key: SecretStr | None) -> LlmError:
     """Return the same failure with no key in its text.
 
     A new error without a cause: the chain of the old one may quote the provider's text.
     """
     failure = exc.failure
-    keys = () if key is None else (key,)
+    keys = () if key is None else (key.get_secret_value(),)
     request_id = failure.request_id
     return LlmError(
         LlmFailure(

@@ -8,6 +8,7 @@ import aiohttp
 import httpx
 import pytest
 from trunkline_protocol.failure import LlmError
+from trunkline_protocol.secret import SecretStr
 from trunkline_workers.clocks import StreamClocks, StreamLimits
 from trunkline_workers.credentials import KeySource
 from trunkline_workers.http import transport_failure
@@ -142,16 +143,19 @@ async def test_keys_are_read_anew_for_every_call(tmp_path: Path) -> None:
     source = KeySource(owner="w", file=str(path))
     assert await _code(source) == "MISSING_CREDENTIAL"
     path.write_text("first\n")
-    assert await source.read() == "first"
+    assert await source.read() == SecretStr("first")
     path.write_text("  second  ")
-    assert await source.read() == "second"
+    assert await source.read() == SecretStr("second")
     path.write_text("a b")
     assert await _code(source) == "INVALID_CREDENTIAL"
 
 
 async def test_keys_of_the_environment() -> None:
     """Missing and optional keys, and what the error says."""
-    assert await KeySource(owner="w", variable="K", environ={"K": " k "}).read() == "k"
+    told: list[str] = []
+    source = KeySource(owner="w", variable="K", environ={"K": " k "}, conceal=told.append)
+    assert await source.read() == SecretStr("k")
+    assert told == ["k"]
     assert await KeySource(owner="w", variable="K", required=False).read() is None
     blank = KeySource(owner="w", variable="K", required=False, environ={"K": " "})
     assert await blank.read() is None

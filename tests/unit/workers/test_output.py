@@ -33,6 +33,16 @@ def test_a_line_without_end_is_written_in_parts() -> None:
     assert len(sink.getvalue()) == MAX_LINE_CHARS + 1
 
 
+def test_a_long_line_is_not_cut_inside_of_a_word() -> None:
+    """Half a secret in each part would be found in neither."""
+    stream, sink = a_stream()
+    stream.write("x" * (MAX_LINE_CHARS - 3) + " sec")
+    stream.write("r")
+    stream.write("et\n")
+    assert "sec" not in sink.getvalue()
+    assert sink.getvalue().endswith(" [redacted]\n")
+
+
 def test_a_log_that_can_not_be_written_ends_nothing() -> None:
     """A full disk, or a stream that is closed already."""
 

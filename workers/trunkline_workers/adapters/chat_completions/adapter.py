@@ -30,6 +30,7 @@ from trunkline_protocol.models import (
 )
 from trunkline_protocol.options import GenerateOptions
 from trunkline_protocol.retry_policy import ResolvedRetryPolicy
+from trunkline_protocol.secret import SecretStr
 
 from trunkline_workers.adapter import AdapterContext, LlmAdapter
 from trunkline_workers.adapters.chat_completions.config import ChatConfig, read_config
@@ -47,7 +48,7 @@ from trunkline_workers.adapters.chat_completions.serialize import (
     offered_efforts,
 )
 from trunkline_workers.adapters.chat_completions.translate import Translator
-from trunkline_workers.credentials import KeySource
+from trunkline_workers.credentials import KeySource, plain
 from trunkline_workers.http import HttpClient, HttpRequest
 from trunkline_workers.refusals import refusal, without_key
 from trunkline_workers.runtime import WorkerRuntime
@@ -81,6 +82,7 @@ class ChatCompletionsAdapter(LlmAdapter):
             file=config.key_file,
             required=config.profile.needs_key,
             environ=self._context.environ,
+            conceal=self._context.conceal,
         )
 
     @classmethod
@@ -193,7 +195,7 @@ class ChatCompletionsAdapter(LlmAdapter):
             LlmError: before any I/O for a request that can't be made, or whatever ended the
                 stream; no key is in its text.
         """
-        key: str | None = None
+        key: SecretStr | None = None
         try:
             key = await self._keys.read()
             request = await self._request(options, key)
@@ -238,7 +240,7 @@ class ChatCompletionsAdapter(LlmAdapter):
             id_prefix=f"call_{secrets.token_hex(6)}_",
         )
 
-    async def _request(self, options: GenerateOptions, key: str | None) -> HttpRequest:
+    async def _request(self, options: GenerateOptions, key: SecretStr | None) -> HttpRequest:
         config = self._config
         images = await self._images(options)
         try:
@@ -257,18 +259,18 @@ class ChatCompletionsAdapter(LlmAdapter):
             text = f"the request could not be built: {exc!r}"
             raise LlmError(LlmFailure(text, Code.INVALID_REQUEST)) from exc
         headers = {
-            **config.headers,
+            **plain(config.headers),
             "content-type": "application/json",
             "accept": "text/event-stream",
             **self._auth(key),
         }
         return HttpRequest("POST", f"{config.base_url}/chat/completions", headers, body)
 
-    def _auth(self, key: str | None) -> dict[str, str]:
+    def _auth(self, key: SecretStr | None) -> dict[str, str]:
         if key is None:
             return {}
-        header = self._config.key_header
-        return {header: f"Bearer {key}" if header.lower() == "authorization" else key}
+        header, sent = self._config.key_header, key.get_secret_value()
+        return {header: f"Bearer {sent}" if header.lower() == "authorization" else sent}
 
     async def _images(self, options: GenerateOptions) -> dict[str, ResolvedImage]:
         """Resolve the images of a request, if the provider takes any."""
@@ -287,7 +289,7 @@ class ChatCompletionsAdapter(LlmAdapter):
         """Ask the provider for its models."""
         key = await self._keys.read()
         config = self._config
-        headers = {**config.headers, **self._auth(key)}
+        headers = {**plain(config.headers), **self._auth(key)}
         try:
             return await fetch_models(self._http, config.base_url, headers, config.limits)
         except LlmError as exc:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from trunkline_protocol.retry_policy import ResolvedRetryPolicy
+from trunkline_protocol.secret import SecretStr
 
 from trunkline_workers.adapters.chat_completions.profiles import (
     PROFILES,
@@ -57,7 +58,7 @@ class ChatConfig:
     key_env: str
     key_file: str
     key_header: str
-    headers: Mapping[str, str]
+    headers: Mapping[str, SecretStr]
     defaults: RequestDefaults
     limits: StreamLimits
     client: ClientOptions
@@ -81,7 +82,7 @@ def read_config(options: Mapping[str, object]) -> ChatConfig:
         key_env=reader.text("apiKeyEnv", profile.key_env) or "",
         key_file=reader.text("apiKeyFile") or "",
         key_header=reader.text("apiKeyHeader", "authorization") or "",
-        headers=reader.texts("headers"),
+        headers=reader.secrets("headers"),
         defaults=_defaults(reader, profile),
         limits=read_limits(reader),
         client=read_client(reader),

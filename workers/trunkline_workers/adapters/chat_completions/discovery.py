@@ -13,6 +13,7 @@ import msgspec
 from trunkline_protocol.api_key import usable_api_key
 from trunkline_protocol.failure import Code, LlmError, LlmFailure
 from trunkline_protocol.models import LlmDiscoveredModel, LlmModelDiscoveryRequest
+from trunkline_protocol.secret import SecretStr
 
 from trunkline_workers.adapters.chat_completions.profiles import ModelFacts
 from trunkline_workers.clocks import StreamLimits
@@ -99,7 +100,7 @@ async def interrogate(
     try:
         models = await fetch_models(http, url, headers, limits)
     except LlmError as exc:
-        raise without_key(exc, key) from None
+        raise without_key(exc, SecretStr(key) if key is not None else None) from None
     # Of these only an id and perhaps a name were disclosed.
     return [LlmDiscoveredModel(id=model.id, name=_disclosed(model)) for model in models]
 

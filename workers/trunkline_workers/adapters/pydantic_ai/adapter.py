@@ -25,6 +25,7 @@ from trunkline_protocol.models import (
 )
 from trunkline_protocol.options import GenerateOptions
 from trunkline_protocol.retry_policy import ResolvedRetryPolicy
+from trunkline_protocol.secret import SecretStr
 
 from trunkline_workers.adapter import AdapterContext, LlmAdapter
 from trunkline_workers.adapters.pydantic_ai.config import AdapterConfig, ModelFacts, read_config
@@ -40,7 +41,7 @@ from trunkline_workers.adapters.pydantic_ai.request import (
     offered_efforts,
 )
 from trunkline_workers.adapters.pydantic_ai.translate import PartTranslator, usage_chunks
-from trunkline_workers.credentials import KeySource
+from trunkline_workers.credentials import KeySource, plain
 from trunkline_workers.http import HttpClient
 from trunkline_workers.refusals import without_key
 
@@ -65,6 +66,7 @@ class PydanticAiAdapter(LlmAdapter):
             file=config.key_file,
             environ=self._context.environ,
         )
+            conceal=self._context.conceal,
 
     @classmethod
     def create(cls, context: AdapterContext) -> PydanticAiAdapter:
@@ -151,7 +153,7 @@ class PydanticAiAdapter(LlmAdapter):
             LlmError: before any I/O for a request that can't be made, or whatever ended the
                 stream; no key is in its text.
         """
-        key: str | None = None
+        key: SecretStr | None = None
         try:
             key = await self._keys.read()
             model = self._models.get(options.model, key)
@@ -182,7 +184,7 @@ class PydanticAiAdapter(LlmAdapter):
     ) -> AsyncGenerator[list[StreamChunk]]:
         """Send the request and translate its answer."""
         config = self._config
-        exchange = Exchange(self._http, config.limits, check_body(options), config.headers)
+        exchange = Exchange(self._http, config.limits, check_body(options), plain(config.headers))
         scope = ReplayScope(config.name, model.system, config.profile.signatures_are_base64)
         translator = PartTranslator(interleaves=config.profile.interleaves, scope=scope)
         try:

@@ -11,6 +11,7 @@ from typing import Final, cast
 
 from trunkline_protocol.retry_policy import ResolvedRetryPolicy
 
+from trunkline_protocol.secret import SecretStr
 from trunkline_workers.adapters.pydantic_ai.profiles import PROFILES, Profile
 from trunkline_workers.clocks import StreamLimits
 from trunkline_workers.http import ClientOptions
@@ -62,7 +63,7 @@ class AdapterConfig:
     base_url: str
     key_env: str
     key_file: str
-    headers: Mapping[str, str]
+    headers: Mapping[str, SecretStr]
     settings: Mapping[str, object]
     models: tuple[ModelFacts, ...]
     efforts: tuple[str, ...]
@@ -91,7 +92,7 @@ def read_config(options: Mapping[str, object]) -> AdapterConfig:
         base_url=(reader.text("baseUrl", profile.base_url) or "").rstrip("/"),
         key_env=reader.text("apiKeyEnv", profile.key_env) or "",
         key_file=reader.text("apiKeyFile") or "",
-        headers=reader.texts("headers"),
+        headers=reader.secrets("headers"),
         settings={**profile.settings, **reader.table("modelSettings")},
         models=tuple(_model(item, n) for n, item in enumerate(reader.tables("models"))),
         efforts=efforts,

@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from trunkline_protocol.secret import SecretStr
+
 from trunkline_workers.adapters.pydantic_ai.config import AdapterConfig
 from trunkline_workers.adapters.pydantic_ai.transport import bridged_client
 
@@ -34,8 +36,8 @@ class Models:
         self._config = config
         self._class: Any = None
         self._provider: Callable[[str], Any] | None = None
-        self._providers: dict[str, Any] = {}
-        self._models: dict[tuple[str, str], Any] = {}
+        self._providers: dict[SecretStr, Any] = {}
+        self._models: dict[tuple[SecretStr, str], Any] = {}
 
     def load(self) -> None:
         """Import the library; blocks for seconds, so it is called in a thread.
@@ -46,14 +48,14 @@ class Models:
         self._class = part(self._config.profile.model)
         self._provider = _PROVIDERS[self._config.name](self._config)
 
-    def get(self, name: str, key: str | None = None) -> Any:
+    def get(self, name: str, key: SecretStr | None = None) -> Any:
         """Return the model of that name.
 
         Args:
             name: as the application gives it.
             key: that its requests carry; `None`: it is only asked about itself.
         """
-        shown = _NO_KEY if key is None else key
+        shown = SecretStr(_NO_KEY) if key is None else key
         model = self._models.get((shown, name))
         if model is None:
             self._make_room()
@@ -72,12 +74,12 @@ class Models:
             if name.startswith(prefix) and profile.catalog_part in name
         ]
 
-    def _provider_for(self, key: str) -> Any:
+    def _provider_for(self, key: SecretStr) -> Any:
         provider = self._providers.get(key)
         if provider is None:
             if self._provider is None:
                 raise AssertionError("models are made after load()")
-            provider = self._providers[key] = self._provider(key)
+            provider = self._providers[key] = self._provider(key.get_secret_value())
         return provider
 
     def _make_room(self) -> None:
