@@ -96,6 +96,7 @@ class WorkerSection(_Section):
     lease_s: Annotated[float, Field(ge=0.001, le=3600)] = _POOL.lease_s
     memory_limit_mib: Annotated[int, Field(ge=0)] | None = None
     open_files_limit: Annotated[int, Field(ge=0)] | None = None
+    debug_prompts: bool = False
     restart: RestartSection = RestartSection()
 
 
@@ -456,6 +457,7 @@ def _pool_spec(name: str, section: WorkerSection, base: Path) -> PoolSpec:
         lease_s=section.lease_s,
         memory_limit_mib=section.memory_limit_mib,
         open_files_limit=section.open_files_limit,
+        debug_prompts=section.debug_prompts,
         restart=RestartSpec(**section.restart.model_dump()),
     )
 

@@ -144,6 +144,8 @@ def advice(settings: Settings) -> Iterator[str]:
 
 def _advice_for(spec: PoolSpec, environ: Mapping[str, str]) -> Iterator[str]:
     where = f"worker.{spec.name}"
+    if spec.debug_prompts:
+        yield f"{where}: debug_prompts is on: prompts and answers are written to its log"
     for name in spec.environment:
         if name not in environ:
             yield f"{where}: variable {name} is not set here"

@@ -183,6 +183,7 @@ class Processes:
             "orphanTimeoutMs": int(self._orphan_timeout_s * 1000),
             "traces": self._traces,
             "leaseMs": round(order.spec.lease_s * 1000),
+            "debugPrompts": order.spec.debug_prompts,
         }
 
     # --- watching ---------------------------------------------------------------------------

@@ -27,7 +27,9 @@ from prometheus_client.openmetrics.parser import (
     text_string_to_metric_families as read_openmetrics,
 )
 from prometheus_client.parser import text_string_to_metric_families as read_text
+from trunkline_broker.cli.troubles import troubles
 from trunkline_broker.measured.ledger import read_usage
+from trunkline_workers.prompts import WARNING
 
 from tests.support.broker import BrokerProcess, broker_process
 from tests.support.timing import SLOW, until, until_async
@@ -205,6 +207,35 @@ async def test_no_prompt_answer_or_key_is_in_log_metrics_or_ledger(broker: Broke
             assert secret not in told, name
 
 
+async def test_the_debug_switch_is_loud_and_writes_no_key() -> None:
+    """Prompts and answers are in the worker's log and span, and everything says that they are."""
+    with serving(Collector) as collector:
+        config = CONFIG.format(traces=url(collector)) + "debug_prompts = true\n"
+        async with broker_process(config, {"ZEBRA_API_KEY": KEY}) as broker:
+            await asyncio.to_thread(broker.until_ready, "scripted", START_S)
+            async with trunkline.connect(broker.endpoint) as llm:
+                await llm.generate(**asking(text=f"{ANSWER}, and your key is {KEY}"))
+            await until_async(lambda: "trunkline-worker" in spans(collector), 30.0)
+            text = "prompts and answers are written to the logs of: scripted/0"
+            await until_async(lambda: [each.text for each in troubles(broker.status())] == [text])
+            (output,) = [Path(each["output"]) for each in broker.status()["processes"]]
+            told = output.read_text()
+            log = broker.log_text()
+            found = samples((await asyncio.to_thread(page, broker))[2])
+    assert value(found, "trunkline_worker_writes_prompts") == 1
+    assert WARNING in told.splitlines()[0]
+    for secret in (PROMPT, ANSWER):
+        assert secret in told
+        assert secret not in log
+    assert "zebra-key" not in told
+    assert log.count("prompts_and_answers_are_written") == 1
+    facts = attributes(spans(collector)["trunkline-worker"])
+    assert PROMPT in facts["gen_ai.system_instructions"]
+    assert ANSWER in facts["gen_ai.output.messages"]
+    sent = b"".join(request.SerializeToString() for request in collector.received)
+    assert b"zebra-key" not in sent
+
+
 # --- one id ---------------------------------------------------------------------------------
 
 
@@ -319,6 +350,8 @@ async def test_spans_and_log_follow_a_call_from_the_agent_to_the_provider() -> N
     assert facts["gen_ai.operation.name"] == "chat"
     assert facts["gen_ai.provider.name"] == "chat"
     assert facts["gen_ai.request.model"] == "m1"
+    assert facts["gen_ai.request.stream"] is True
+    assert 0 < facts["gen_ai.response.time_to_first_chunk"] < 60
     assert facts["gen_ai.usage.input_tokens"] == 3
     assert facts["gen_ai.usage.output_tokens"] == 1
     assert facts["trunkline.provider_request_id"] == "req-zz-42"

@@ -145,6 +145,7 @@ print(json.dumps([sys.argv[1:3], document, sorted(os.environ), os.getsid(0) == o
                 "orphanTimeoutMs": 30000,
                 "traces": "",
                 "leaseMs": 60000,
+                "debugPrompts": False,
             }
             assert "NAMED" in names
             assert "CANARY" not in names

@@ -51,6 +51,7 @@ class Boot:
         orphan_timeout_s: how long to live without a broker.
         traces: base URL of the collector of spans; empty: none are made.
         lease_s: how long a prepared call is held.
+        debug_prompts: write prompts and answers into the log, and into spans if there are any.
     """
 
     control: str
@@ -66,6 +67,7 @@ class Boot:
     orphan_timeout_s: float = ORPHAN_TIMEOUT_S
     traces: str = ""
     lease_s: float = LEASE_FOR_S
+    debug_prompts: bool = False
 
 
 def read_boot(arguments: Sequence[str]) -> Boot:
@@ -86,6 +88,7 @@ def read_boot(arguments: Sequence[str]) -> Boot:
         adapter=parsed.adapter,
         slot=parsed.slot,
         traces=parsed.traces,
+        debug_prompts=parsed.debug_prompts,
         providers=tuple(parsed.provider),
         options=dict(_option(text) for text in parsed.option),
         keys=_read_key_file(parsed.keys) if parsed.keys else None,
@@ -121,6 +124,7 @@ def boot_from_document(document: bytes) -> Boot:
             orphan_timeout_s=_typed(fields, "orphanTimeoutMs", int) / 1000,
             traces=_typed({"traces": "", **fields}, "traces", str),
             lease_s=_typed({"leaseMs": _LEASE_FOR_MS, **fields}, "leaseMs", int) / 1000,
+            debug_prompts=_typed({"debugPrompts": False, **fields}, "debugPrompts", bool),
         )
     except (KeyError, TypeError, ValueError) as exc:
         raise BootError(f"boot document: {exc}") from exc
@@ -199,6 +203,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--adapter", help="built-in name, module:Class or path/file.py:Class")
     parser.add_argument("--option", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--traces", metavar="URL", default="", help="collector of spans (OTLP)")
+    parser.add_argument(
+        "--debug-prompts",
+        action="store_true",
+        help="write prompts and answers into the log, and into spans if there are any",
+    )
     parser.add_argument(
         "--keys",
         default=os.environ.get(KEYS_ENV, ""),

@@ -14,6 +14,7 @@ from trunkline_protocol.options import GenerateOptions
 from trunkline_workers.boundary import fitted_options, options_for_adapter
 from trunkline_workers.queries import Queries, no_adapter
 from trunkline_workers.runtime import WorkerRuntime
+from trunkline_workers.tracing import note_request
 
 Ensure = Callable[[Sequence[str]], Awaitable[None]]
 
@@ -57,6 +58,7 @@ class Dispatcher:
 
     async def _complete(self, options: GenerateOptions) -> GenerateOptions:
         """Return the request once everything it names is at hand."""
+        note_request(options)
         names = [each.attachment_id for each in attachments_in(options.messages)]
         if names:
             await self._ensure(names)

@@ -64,6 +64,7 @@ from trunkline_workers.group import kill_others
 from trunkline_workers.lane import LaneSocket
 from trunkline_workers.loader import Entry
 from trunkline_workers.plugin import Plugin
+from trunkline_workers.prompts import PromptLog
 from trunkline_workers.pull import Puller
 from trunkline_workers.queries import PreparedCall, Queries
 from trunkline_workers.runtime import WorkerRuntime
@@ -103,7 +104,8 @@ class Host:
         self._clean = clean or redactor(environ, boot.options)
         self._is_strict = environ.get(_STRICT_GRAMMAR, "") not in {"", "0"}
         self._leases: Leases[PreparedCall] = Leases(boot.lease_s)
-        self._notes = AttemptNotes(_spans(boot, self.report), self._clean)
+        self._prompts = PromptLog(self.report, self._clean) if boot.debug_prompts else None
+        self._notes = AttemptNotes(_spans(boot, self.report), self._clean, self._prompts)
         identity = WorkerIdentity(
             boot.pool, boot.slot, boot.generation, os.getpid(), boot.token, boot.is_standby
         )
@@ -236,6 +238,8 @@ class Host:
             self._lane.drain()
             self._leases.on_tick(now_s)
             figures = {**process_figures(), "counters": dict(self._counters)}
+            if self._prompts is not None:
+                figures["debugPrompts"] = True
             self._feed(self._core.on_tick, now_s, now_s - due_s, figures)
             due_s = max(due_s + HEARTBEAT_INTERVAL_S, now_s)
 
@@ -285,7 +289,9 @@ class Host:
         arrays: Sequence[Sequence[Any]],
     ) -> None:
         """Send the last chunks and the finish."""
-        request = self._notes.end(call, attempt, finish.reason, usage)
+        told_s = self._clock() if arrays else None
+        after_s = self._core.calls.first_chunk_after_s(call, attempt, told_s)
+        request = self._notes.end(call, attempt, finish.reason, usage, after_s)
         self._core.calls.note(call, attempt, None, request)
         self._feed(self._core.on_finish, call, attempt, finish, usage, self._clock(), arrays)
 
@@ -343,7 +349,8 @@ class Host:
 
     def _begin(self, start: Start) -> None:
         key = (start.call, start.attempt)
-        puller = Puller(self, start, StreamGuard(self._clean, is_strict=self._is_strict))
+        sink = self if self._prompts is None else self._prompts.tap(self)
+        puller = Puller(sink, start, StreamGuard(self._clean, is_strict=self._is_strict))
         running = puller.run(lambda: self._dispatcher.open_stream(start))
         task = self._tasks.create_task(running, context=self._notes.begin(start))
         self._pullers[key] = (puller, task)
@@ -358,7 +365,8 @@ class Host:
         found = self._pullers.get((frame.call, frame.attempt))
         if found is not None:
             usage = found[0].usage
-            request = self._notes.end(frame.call, frame.attempt, _CANCELLED, usage)
+            after_s = self._core.calls.first_chunk_after_s(frame.call, frame.attempt)
+            request = self._notes.end(frame.call, frame.attempt, _CANCELLED, usage, after_s)
             counts = None if usage is None else usage.to_dict()
             self._core.calls.note(frame.call, frame.attempt, counts, request)
 

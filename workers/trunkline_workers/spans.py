@@ -1,7 +1,9 @@
 """Spans of attempts by the OpenTelemetry conventions for generative AI; imported only if wanted.
 
 A span of kind CLIENT per attempt, `chat MODEL`, whose parent is what `START` names. It is sent by
-the SDK's own thread. Attributes are names and numbers: no prompt, answer, key or header.
+the SDK's own thread. Names are those of version 0.1.0 of github.com/open-telemetry/
+semantic-conventions-genai, where these conventions live now. Attributes are names and numbers;
+prompts and answers come only from the debug switch (`prompts`), keys and headers never.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from opentelemetry.trace import (
 )
 from trunkline_protocol.finish import FinishReason, TokenUsage
 from trunkline_protocol.frames import Start
+from trunkline_protocol.options import GenerateOptions
 from trunkline_protocol.trace_context import read_traceparent
 from trunkline_protocol.version import __version__
 
@@ -69,6 +72,7 @@ class Spans:
             "gen_ai.operation.name": "chat",
             "gen_ai.provider.name": start.provider,
             "gen_ai.request.model": start.model,
+            "gen_ai.request.stream": True,
             "trunkline.call_id": start.call.hex(),
             "trunkline.attempt": start.attempt,
             "trunkline.worker": f"{self._pool}/{self._slot}",
@@ -90,10 +94,35 @@ class Attempt:
     def __init__(self, span: trace.Span) -> None:
         self._span = span
 
-    def end(self, finish: FinishReason, usage: TokenUsage | None, provider_request: str) -> None:
+    def request(self, options: GenerateOptions) -> None:
+        """Note the numbers of a request."""
+        for key, value in (
+            ("gen_ai.request.max_tokens", options.max_tokens),
+            ("gen_ai.request.temperature", options.temperature),
+            ("gen_ai.request.reasoning.level", options.reasoning_effort),
+        ):
+            if value is not None:
+                self._span.set_attribute(key, value)
+
+    def text(self, attributes: Mapping[str, str]) -> None:
+        """Note what the debug switch shows."""
+        for key, value in attributes.items():
+            self._span.set_attribute(key, value)
+
+    def end(
+        self,
+        finish: FinishReason,
+        usage: TokenUsage | None,
+        provider_request: str,
+        first_chunk_after_s: float | None,
+    ) -> None:
         """Close it with what came of the attempt."""
         span = self._span
-        span.set_attribute("gen_ai.response.finish_reasons", [finish.kind])
+        # The conventions know one word for whatever did not end by itself.
+        reason = finish.kind if finish.failure is None else "error"
+        span.set_attribute("gen_ai.response.finish_reasons", [reason])
+        if first_chunk_after_s is not None:
+            span.set_attribute("gen_ai.response.time_to_first_chunk", first_chunk_after_s)
         if provider_request:
             span.set_attribute("trunkline.provider_request_id", provider_request)
         for key, value in _counts(usage).items():
@@ -115,7 +144,7 @@ def _counts(usage: TokenUsage | None) -> Mapping[str, int]:
         "gen_ai.usage.input_tokens": usage.input_tokens + cached + written,
         "gen_ai.usage.output_tokens": usage.output_tokens,
         "gen_ai.usage.cache_read.input_tokens": usage.cache_read_tokens,
-        "gen_ai.usage.cache_creation.input_tokens": usage.cache_write_tokens,
+        "gen_ai.usage.cache_write.input_tokens": usage.cache_write_tokens,
         "gen_ai.usage.reasoning.output_tokens": usage.reasoning_tokens,
     }
     return {key: count for key, count in counts.items() if count is not None}

@@ -25,6 +25,7 @@ from trunkline_protocol.api_key import usable_api_key
 from trunkline_protocol.failure import LlmError
 from trunkline_protocol.version import __version__
 
+from trunkline_broker.cli.troubles import troubles
 from trunkline_broker.config import Settings
 from trunkline_broker.core.specs import PoolSpec
 from trunkline_broker.environment import EnvironmentFileError, worker_environment
@@ -139,6 +140,9 @@ def worker(spec: PoolSpec, settings: Settings) -> Iterator[Finding]:
         yield Finding(WRONG, f"{where}: {exc}", "correct env_file in its section")
         return
     yield from _private_files(where, spec)
+    if spec.debug_prompts:
+        text = f"{where}: debug_prompts is on: prompts and answers are written to its log"
+        yield Finding(NOTE, text, f"take it out of [worker.{spec.name}], then trunkline reload")
     problem = load_problem(spec, environ)
     if problem:
         yield Finding(WRONG, f"{where}: adapter {spec.adapter}: {problem}", _load_fix(spec))
@@ -259,6 +263,8 @@ def broker(settings: Settings, document: Mapping[str, Any] | None) -> Iterator[F
         yield Finding(NOTE, "no broker runs", "trunkline up --detach")
         return
     yield Finding(OK, f"broker pid {document['pid']} at {settings.endpoint}")
+    for trouble in troubles(document):
+        yield Finding(NOTE if trouble.is_past else WRONG, trouble.text, trouble.fix)
     running: set[str] = set()
     for pool in cast("list[dict[str, Any]]", document["pools"]):
         running.add(pool["name"])

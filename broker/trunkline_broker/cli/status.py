@@ -9,6 +9,7 @@ import typer
 
 from trunkline_broker.cli.connection import ask, run_async
 from trunkline_broker.cli.terminal import out, print_json
+from trunkline_broker.cli.troubles import troubles
 
 TIMEOUT_S = 5.0
 SHOWN_OUTPUT_LINES = 5  # of a worker that does not serve; the last of a traceback tells most
@@ -28,6 +29,8 @@ def status(
         print_json(document)
         return
     _print_head(document)
+    for trouble in troubles(document):
+        out().print(trouble.text, style="bold red", markup=False)
     _print_pools(document.get("pools", ()))
     _print_rows(
         "routes",

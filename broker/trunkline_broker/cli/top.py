@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 
+import typer
+
 from trunkline_broker.cli.exits import ExitCode
 from trunkline_broker.cli.terminal import fail
 
@@ -27,5 +29,7 @@ def top() -> None:
         fail("top needs: pip install 'trunkline[top]'", ExitCode.USAGE)
     app = Top()
     app.run()
+    if app.return_code == ExitCode.INTERRUPTED:
+        raise typer.Exit(ExitCode.INTERRUPTED)
     if app.return_code:
         fail("the screen ended with an error", ExitCode.FAILED)

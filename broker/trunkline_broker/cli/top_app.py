@@ -15,6 +15,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
 from textual.widgets import Footer, Static
 
+from trunkline_broker.cli.exits import ExitCode
 from trunkline_broker.cli.status import duration
 from trunkline_broker.cli.top_view import RouteRow, View, Window, WorkerRow
 
@@ -43,6 +44,7 @@ class Top(App[None]):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("q", "quit", "Quit"),
         Binding("p", "pause", "Pause"),
+        Binding("ctrl+c", "interrupt", show=False, priority=True),
     ]
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
@@ -69,6 +71,10 @@ class Top(App[None]):
     def on_resize(self) -> None:
         """Draw for the new width."""
         self._draw()
+
+    def action_interrupt(self) -> None:
+        """End as other commands do; Textual by itself would only say which key to press."""
+        self.exit(return_code=ExitCode.INTERRUPTED)
 
     def action_pause(self) -> None:
         """Keep the screen as it is, or go on."""
@@ -113,6 +119,8 @@ class Top(App[None]):
             text.append(f"chunks/s {view.chunks_per_s:.0f}  tokens/s {view.tokens_per_s:.0f}  ")
             text.append(f"retries {view.retries}  failed {view.failed}  ")
             text.append(f"broker {view.memory_mib:.0f} MiB {view.cpu_percent:.1f} % CPU")
+            for trouble in view.troubles:
+                text.append(f"\n{trouble}", "bold red")
         if self._is_paused:
             text.append("\npaused", "bold yellow")
         if self._trouble:
@@ -137,7 +145,7 @@ def _worker_cells(row: WorkerRow) -> Sequence[Cell]:
         f"{row.memory_mib:.0f}",
         f"{row.cpu_percent:.1f}",
         str(row.restarts),
-        duration(row.age_s),
+        duration(row.age_s) if row.age_s else "-",
     )
 
 

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from trunkline_broker.cli.troubles import troubles
+
 WINDOW_S: Final = 10.0
 BUCKETS_MS: Final = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000, 30_000)
 _MIB: Final = 1024 * 1024
@@ -64,6 +66,7 @@ class View:
     routes: Sequence[RouteRow]
     queues: Sequence[tuple[str, int, int, int]]
     """Name, depth, most ever, bound; those of routes are in `routes`."""
+    troubles: Sequence[str] = ()
 
 
 class Window:
@@ -109,6 +112,7 @@ class Window:
                 for row in now["queues"]
                 if not row["name"].startswith("route ")
             ],
+            troubles=[trouble.text for trouble in troubles(now)],
         )
 
 

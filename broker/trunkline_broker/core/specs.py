@@ -52,6 +52,8 @@ class PoolSpec:
         lease_s: how long a prepared call is held for its dispatch.
         memory_limit_mib: address space of each worker; 0: no limit; `None`: as for all workers.
         open_files_limit: the same for open files.
+        debug_prompts: write prompts and answers, as text, into the log of the worker and into its
+            spans; never keys. For a while and for one pool: `trunkline reload` turns it on and off.
         restart: the rule for dead workers.
     """
 
@@ -72,6 +74,7 @@ class PoolSpec:
     lease_s: float = 60.0
     memory_limit_mib: int | None = None
     open_files_limit: int | None = None
+    debug_prompts: bool = False
     restart: RestartSpec = RestartSpec()
 
 

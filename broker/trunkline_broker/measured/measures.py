@@ -6,14 +6,17 @@ works without it.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
+
+from trunkline_protocol.ids import Generation
 
 from trunkline_broker.config import Settings
 from trunkline_broker.core.effects import AttemptEnded, NoteLoad
 from trunkline_broker.measured.ledger_writer import LedgerWriter
 from trunkline_broker.measured.metrics_server import MetricsServer, snapshot_taker
-from trunkline_broker.measured.tallies import Tallies
+from trunkline_broker.measured.tallies import DEBUG_PROMPTS, MAX_WORKERS, Tallies
 from trunkline_broker.queues import QueueFigures
 
 if TYPE_CHECKING:
@@ -38,13 +41,15 @@ class Measures:
         self._address = broker.metrics
         self._server: MetricsServer | None = None
         self._listening = ""
+        self._unavailable: dict[str, str] = {}
         self.tallies = Tallies()
         self._ledger = (
             LedgerWriter(settings.usage_file, broker.usage_days, broker.usage_mib, log)
             if broker.usage
             else None
         )
-        self._spans = _call_spans(broker.traces, log)
+        self._spans = self._call_spans(broker.traces)
+        self._writing_prompts: OrderedDict[Generation, None] = OrderedDict()
 
     async def open(self, status: Callable[[], Mapping[str, Any]]) -> None:
         """Open the metrics page, if it is wanted.
@@ -87,6 +92,13 @@ class Measures:
     def on_load(self, note: NoteLoad) -> None:
         """Take what a worker measured."""
         self.tallies.on_load(note)
+        if note.load.get(DEBUG_PROMPTS) is True and note.generation not in self._writing_prompts:
+            self._writing_prompts[note.generation] = None
+            if len(self._writing_prompts) > MAX_WORKERS:
+                self._writing_prompts.popitem(last=False)
+            # Loud on purpose: a switch for an hour that is forgotten is a leak.
+            fields = {"worker": f"{note.pool}/{note.slot}", "off": "debug_prompts = false, reload"}
+            self._log("warning", "prompts_and_answers_are_written", fields)
 
     def queues(self) -> list[QueueFigures]:
         """Return what waits for the threads of all this."""
@@ -102,10 +114,23 @@ class Measures:
         if self._spans is not None:
             exporter = self._spans.exporter
             found["traces"] = {"sent": exporter.sent, "lost": exporter.lost}
+        if self._unavailable:
+            found["unavailable"] = dict(self._unavailable)
         return found
 
     def _without(self, what: str, reason: str) -> None:
+        self._unavailable[what] = reason
         self._log("error", f"{what}_unavailable", {"reason": reason})
+
+    def _call_spans(self, endpoint: str) -> CallSpans | None:
+        if not endpoint:
+            return None
+        try:
+            from trunkline_broker.measured.spans import CallSpans
+        except ImportError:
+            self._without("traces", "OpenTelemetry is not installed: trunkline[traces]")
+            return None
+        return CallSpans(endpoint, self._log)
 
 
 def attempt_fields(ended: AttemptEnded) -> dict[str, object]:
@@ -140,15 +165,3 @@ def attempt_fields(ended: AttemptEnded) -> dict[str, object]:
 
 def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds * 1000, 1)
-
-
-def _call_spans(endpoint: str, log: Log) -> CallSpans | None:
-    if not endpoint:
-        return None
-    try:
-        from trunkline_broker.measured.spans import CallSpans
-    except ImportError:
-        reason = "OpenTelemetry is not installed: trunkline[traces]"
-        log("error", "traces_unavailable", {"reason": reason})
-        return None
-    return CallSpans(endpoint, log)

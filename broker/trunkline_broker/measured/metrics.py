@@ -19,7 +19,7 @@ from prometheus_client.metrics_core import (
 )
 from prometheus_client.registry import Collector
 
-from trunkline_broker.measured.tallies import BUCKETS_S, Histogram, Tallies
+from trunkline_broker.measured.tallies import BUCKETS_S, DEBUG_PROMPTS, Histogram, Tallies
 
 _BOUNDS: Final = (*(f"{bound:g}" for bound in BUCKETS_S), "+Inf")
 
@@ -189,6 +189,12 @@ def _of_pools(status: Mapping[str, Any]) -> Iterator[Metric]:
         "Times that the worker of a slot died and was started again.",
         labels,
         ((key, slot["restarts"]) for key, slot in slots),
+    )
+    yield _gauge(
+        "trunkline_worker_writes_prompts",
+        "1: the worker writes prompts and answers into its log (debug_prompts).",
+        labels,
+        ((key, float(slot["load"].get(DEBUG_PROMPTS) is True)) for key, slot in slots),
     )
     yield _gauge(
         "trunkline_worker_calls",

@@ -33,6 +33,8 @@ TOKEN_KINDS: Final = (
     ("cacheWriteTokens", "cache_write"),
     ("reasoningTokens", "reasoning"),
 )
+DEBUG_PROMPTS: Final = "debugPrompts"
+"""In the load of a worker that writes prompts and answers into its log (its `prompts.py`)."""
 WASTED: Final = frozenset({"cancelled", "retried"})
 _BINS: Final = len(BUCKETS_S) + 1
 

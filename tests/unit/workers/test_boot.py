@@ -122,6 +122,16 @@ def test_missing_arguments_are_named(arguments: str) -> None:
         read_boot(arguments.split())
 
 
+def test_the_debug_switch_is_off_unless_it_is_named() -> None:
+    """Brokers before it did not know it."""
+    assert boot_from_document(packed()).debug_prompts is False
+    assert boot_from_document(packed(debugPrompts=True)).debug_prompts is True
+    with pytest.raises(BootError):
+        boot_from_document(packed(debugPrompts=1))
+    arguments = "--connect ipc://x --pool p --adapter a --debug-prompts"
+    assert read_boot(arguments.split()).debug_prompts is True
+
+
 def test_the_collector_of_spans_may_be_named() -> None:
     """Brokers before it did not."""
     assert boot_from_document(json.dumps(DOCUMENT).encode()).traces == ""

@@ -336,6 +336,16 @@ def test_figures_tell_the_request_id_and_the_time_to_the_first_chunk() -> None:
     }
 
 
+def test_the_time_to_the_first_chunk_is_known_while_the_attempt_runs() -> None:
+    calls = running()
+    assert calls.first_chunk_after_s(*ME) is None
+    assert calls.first_chunk_after_s(*ME, told_s=1.0) == 1.0
+    calls.on_chunks(*ME, texts("a"), 1.5)
+    calls.on_chunks(*ME, texts("b"), 2.0)
+    assert calls.first_chunk_after_s(*ME, told_s=3.0) == 1.5
+    assert calls.first_chunk_after_s(OTHER, 0) is None
+
+
 def test_a_cancelled_attempt_tells_what_it_has_cost() -> None:
     """Tokens and request id as far as they were known, and the chunks that were made."""
     calls = running()

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from trunkline_protocol.finish import FinishReason, TokenUsage
 from trunkline_protocol.frames import Start
+from trunkline_protocol.options import GenerateOptions
 from trunkline_workers.tracing import (
     MAX_REQUEST_ID_CHARS,
     AttemptNotes,
@@ -19,10 +22,24 @@ USAGE = TokenUsage(1, 2)
 
 class Span:
     def __init__(self) -> None:
-        self.ends: list[tuple[str, TokenUsage | None, str]] = []
+        self.ends: list[tuple[str, TokenUsage | None, str, float | None]] = []
+        self.requests: list[GenerateOptions] = []
+        self.texts: dict[str, str] = {}
 
-    def end(self, finish: FinishReason, usage: TokenUsage | None, provider_request: str) -> None:
-        self.ends.append((finish.kind, usage, provider_request))
+    def request(self, options: GenerateOptions) -> None:
+        self.requests.append(options)
+
+    def text(self, attributes: Mapping[str, str]) -> None:
+        self.texts |= attributes
+
+    def end(
+        self,
+        finish: FinishReason,
+        usage: TokenUsage | None,
+        provider_request: str,
+        first_chunk_after_s: float | None,
+    ) -> None:
+        self.ends.append((finish.kind, usage, provider_request, first_chunk_after_s))
 
 
 class Spans:
@@ -62,11 +79,11 @@ def test_a_span_is_begun_and_ended_once() -> None:
     notes = AttemptNotes(spans)
     start = a_start()
     notes.begin(start).run(note_request_id, "r")
-    notes.end(start.call, 0, STOP, USAGE)
+    notes.end(start.call, 0, STOP, USAGE, 0.25)
     notes.end(start.call, 0, STOP, None)
     ((begun, span),) = spans.begun
     assert begun is start
-    assert span.ends == [("stop", USAGE, "r")]
+    assert span.ends == [("stop", USAGE, "r", 0.25)]
     notes.close()
     assert spans.is_closed
     AttemptNotes().close()

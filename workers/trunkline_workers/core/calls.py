@@ -306,6 +306,22 @@ class WorkerCalls:
         if found is not None:
             found.usage, found.request_id = usage, request_id
 
+    def first_chunk_after_s(
+        self, call: CallId, attempt: int, told_s: float | None = None
+    ) -> float | None:
+        """Return how long the first chunk of an attempt took; `None` if there was none yet.
+
+        Args:
+            call: with `attempt`, the attempt.
+            attempt: counts from 0.
+            told_s: monotonic seconds, if chunks are about to be told of here.
+        """
+        found = self._held.get((call, attempt))
+        if found is None:
+            return None
+        first_s = told_s if found.first_s is None else found.first_s
+        return None if first_s is None else first_s - found.started_s
+
     # --- the adapter ---------------------------------------------------------------------------
 
     def on_chunks(

@@ -1,0 +1,73 @@
+"""What a status document says is wrong, in a line each."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from trunkline_broker.cli.troubles import Trouble, troubles, writing_prompts
+
+SLOT: dict[str, Any] = {"slot": 0, "load": {}}
+
+
+def a_document(**fields: Any) -> dict[str, Any]:
+    return {
+        "pools": [{"name": "p", "slots": [SLOT]}],
+        "measures": {
+            "ledger": {"file": "/u", "written": 1, "waiting": 0, "lost": 0, "trouble": ""}
+        },
+        "counters": {"log.lost": 0},
+        **fields,
+    }
+
+
+def of_prompts(count: int) -> list[dict[str, Any]]:
+    slots = [{"slot": at, "load": {"debugPrompts": True}} for at in range(count)]
+    return [{"name": "p", "slots": [*slots, {"slot": 99, "load": {}}]}]
+
+
+def test_a_broker_that_is_well_has_none() -> None:
+    assert list(troubles(a_document())) == []
+    assert list(troubles({})) == []
+
+
+def test_workers_that_write_prompts_are_said_in_one_line() -> None:
+    assert writing_prompts(a_document(pools=of_prompts(2))) == ["p/0", "p/1"]
+    (one,) = troubles(a_document(pools=of_prompts(1)))
+    assert one.text == "prompts and answers are written to the logs of: p/0"
+    assert not one.is_past
+    (many,) = troubles(a_document(pools=of_prompts(9)))
+    assert many.text.endswith("p/0, p/1, p/2, p/3 and 5 more")
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"measures": {"unavailable": {"metrics": "in use"}}}, "no metrics: in use"),
+        (
+            {"measures": {"ledger": {"file": "/u", "trouble": "full", "waiting": 3, "lost": 0}}},
+            "the usage ledger /u can't be written: full; 3 attempts wait",
+        ),
+    ],
+)
+def test_what_is_wrong_now(fields: dict[str, Any], text: str) -> None:
+    (found,) = troubles(a_document(**fields))
+    assert (found.text, found.is_past) == (text, False)
+    assert found.fix
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"measures": {"ledger": {"lost": 2}}}, "the usage ledger has lost 2 attempts"),
+        ({"measures": {"traces": {"sent": 1, "lost": 4}}}, "the collector did not take 4 spans"),
+        (
+            {"counters": {"log.lost": 5}},
+            "could not be written, 5 times: lines of the broker's log",
+        ),
+    ],
+)
+def test_what_has_been_lost(fields: dict[str, Any], text: str) -> None:
+    (found,) = troubles(a_document(**fields))
+    assert found == Trouble(text, found.fix, is_past=True)
+    assert found.fix
