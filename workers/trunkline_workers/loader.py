@@ -57,6 +57,26 @@ def load_entry(name: str) -> Entry:
         AdapterNotFoundError: nothing is there, or it is neither an adapter nor a plugin.
         Exception: what importing the module raises.
     """
+    where, attribute = target_of(name)
+    module = import_file(Path(where)) if where.endswith(".py") else _module(where, name)
+    found: Any = getattr(module, attribute, None)
+    if inspect.iscoroutinefunction(found):
+        return Entry(setup=cast("Setup", found))
+    if isinstance(found, type) and issubclass(found, LlmAdapter):
+        return Entry(adapter=found)
+    raise AdapterNotFoundError(
+        f"{where}:{attribute}: not a subclass of LlmAdapter and not an async function"
+        if found is not None
+        else f"{where} has no {attribute!r}"
+    )
+
+
+def target_of(name: str) -> tuple[str, str]:
+    """Return the module, or the path of the file, and the name in it; nothing is imported.
+
+    Raises:
+        AdapterNotFoundError: no adapter has that name.
+    """
     installed = {} if name in BUILTIN or ":" in name else entry_point_targets()
     target = BUILTIN.get(name) or installed.get(name) or name
     where, _, attribute = target.rpartition(":")
@@ -65,17 +85,7 @@ def load_entry(name: str) -> Entry:
         raise AdapterNotFoundError(
             f"no adapter {name!r}; known: {known}; or module:Class, or path/file.py:Class"
         )
-    module = import_file(Path(where)) if where.endswith(".py") else _module(where, name)
-    found: Any = getattr(module, attribute, None)
-    if inspect.iscoroutinefunction(found):
-        return Entry(setup=cast("Setup", found))
-    if isinstance(found, type) and issubclass(found, LlmAdapter):
-        return Entry(adapter=found)
-    raise AdapterNotFoundError(
-        f"{target}: not a subclass of LlmAdapter and not an async function"
-        if found is not None
-        else f"{where} has no {attribute!r}"
-    )
+    return where, attribute
 
 
 def entry_point_targets() -> dict[str, str]:

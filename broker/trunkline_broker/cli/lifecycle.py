@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
 from trunkline_broker.cli.connection import ask, run_async
 from trunkline_broker.cli.exits import ExitCode
 from trunkline_broker.cli.terminal import CommandError, err, fail, out
+
+if TYPE_CHECKING:
+    from trunkline_broker.config import Settings
 
 START_TIMEOUT_S: Final = 15.0
 POLL_S: Final = 0.02
@@ -31,6 +36,9 @@ def up(
     config: Annotated[
         Path | None, typer.Option("--config", "-c", help="Configuration file (TOML).")
     ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Swap a worker when its adapter's files change.")
+    ] = False,
 ) -> None:
     """Start the broker and its workers.
 
@@ -39,6 +47,7 @@ def up(
     $XDG_CONFIG_HOME/trunkline/trunkline.toml; with none of them the built-in configuration.
       trunkline up
       trunkline up --detach --config deploy/broker.example.toml
+      trunkline up --watch              while you write an adapter
     """
     from trunkline_broker.config import load
     from trunkline_broker.config_errors import ConfigError
@@ -51,12 +60,24 @@ def up(
     holder = lock_holder(settings.paths.lock)
     if holder is not None:
         fail(str(BrokerRunning(holder)), ExitCode.ALREADY_RUNNING)
+    if watch:
+        from trunkline_broker.cli.watch import needs_library
+
+        needs_library()
     if detach:
-        _detached(settings.paths.log, settings.endpoint, config)
+        _detached(settings.paths.log, settings.endpoint, config, watch=watch)
         return
     from trunkline_broker import daemon
 
-    raise typer.Exit(daemon.run(settings))
+    with _watching(settings) if watch else contextlib.nullcontext():
+        code = daemon.run(settings)
+    raise typer.Exit(code)
+
+
+def _watching(settings: Settings) -> AbstractContextManager[None]:
+    from trunkline_broker.cli.watch import watching
+
+    return watching(settings)
 
 
 def down(
@@ -144,11 +165,13 @@ def restart(
     )
 
 
-def _detached(log: Path, endpoint: str, config: Path | None, *, keeps_log: bool = False) -> None:
+def _detached(log: Path, endpoint: str, config: Path | None, *, watch: bool = False) -> None:
     """Start the broker in a session of its own and wait until it answers a greeting."""
     command = [sys.executable, "-m", "trunkline_broker.cli.main", "up"]
     if config is not None:
         command += ["--config", str(config.absolute())]
+    if watch:
+        command.append("--watch")
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     # Appended to: a broker that is started at the same time, or died lately, has its lines there.
     fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -24,6 +25,9 @@ def swap(
         Path | None, typer.Option("--config", "-c", help="Take [worker.NAME] from this file.")
     ] = None,
     timeout: Annotated[float, typer.Option(help="Seconds to wait for the new worker.")] = 120.0,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="And again when its files change, until Ctrl-C.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Start a new worker, move the routes to it, let the old one finish its streams.
@@ -32,8 +36,10 @@ def swap(
     Returns when new calls go to the new worker; the old one leaves when its streams have ended.
     If the new one does not get ready, the old one keeps serving and the reason is shown. Replicas
     are exchanged one after the other; if one fails, those before it are set back.
-    --env and --config hold until the next reload, or until the broker starts again.
+    --env and --config hold until the next reload, or until the broker starts again. --watch looks
+    at the adapter's Python files, at its env_file and at the configuration.
       trunkline swap local
+      trunkline swap acme --watch
       trunkline swap local --env ~/venvs/next-sdk
       trunkline swap local --config next.toml
     """
@@ -42,19 +48,39 @@ def swap(
         argument["python"] = _interpreter(env)
     if config is not None:
         argument["config"] = str(config.expanduser().absolute())
+    if watch:
+        if as_json:
+            fail("--watch prints no JSON", ExitCode.USAGE)
+        from trunkline_broker.cli.watch import watch_pool
+
+        watch_pool(name, argument, config.expanduser().absolute() if config is not None else None)
+        return
     done = run_async(ask("swap", "swap", argument, timeout))
     if as_json:
         print_json(done)
         return
-    for slot in done.get("slots", ()):
-        out().print(_line(name, slot), markup=False)
-    if lost := done.get("routesLost"):
-        out().print(f"routes the new worker does not serve: {', '.join(lost)}", style="yellow")
+    for line in swap_lines(done):
+        out().print(line, markup=False)
 
 
-def _line(name: str, slot: dict[str, Any]) -> str:
+def swap_lines(done: Mapping[str, Any]) -> list[str]:
+    """Return the answer to a `swap` query for people."""
+    lines = [_line(done["pool"], slot) for slot in done["slots"]]
+    if lost := done["routesLost"]:
+        lines.append(f"routes the new worker does not serve: {', '.join(lost)}")
+    return lines
+
+
+def reload_lines(done: Mapping[str, Any]) -> list[str]:
+    """Return the answer to a `reload` query for people."""
+    kinds = ("added", "removed", "changed", "unchanged")
+    lines = [f"{what}: {', '.join(done[what])}" for what in kinds if done[what]]
+    return lines + [line for report in done["swapped"] for line in swap_lines(report)]
+
+
+def _line(name: str, slot: Mapping[str, Any]) -> str:
     alive = slot.get("aliveCalls", 0)
-    going_on = f"; {alive} stream{'' if alive == 1 else 's'} go on with the old one"
+    going_on = f"; {alive} stream{' goes' if alive == 1 else 's go'} on with the old one"
     return (
         f"{name}/{slot['slot']}: pid {slot['oldPid']} -> pid {slot['newPid']}"
         f"{going_on if alive else ''}"
