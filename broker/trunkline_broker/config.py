@@ -99,11 +99,11 @@ class WorkerSection(_Section):
     debug_prompts: bool = False
     restart: RestartSection = RestartSection()
 
-
     @field_validator("options")
     @classmethod
     def _conceal(cls, options: dict[str, Any]) -> dict[str, Any]:
         return concealed(options)
+
 
 class BrokerSection(_Section):
     """`[broker]`.

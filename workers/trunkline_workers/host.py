@@ -122,11 +122,11 @@ class Host:
             environ,
             self.report,
             self._attachments.read,
+            self._clean.learn,
         )
         self._runtime = WorkerRuntime(self._submit, self._spawn)
         self._plugin = Plugin(entry, context, self._runtime)
         self._queries = Queries(
-            self._clean.learn,
             self._runtime,
             self._leases,
             lambda: LeaseId(os.urandom(LEASE_ID_BYTES)),

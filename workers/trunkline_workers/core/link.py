@@ -29,8 +29,8 @@ from trunkline_protocol.limits import (
     PROTOCOL_MAJOR,
     PROTOCOL_MINOR,
 )
-
 from trunkline_protocol.secret import NO_TOKEN, SecretBytes
+
 from trunkline_workers.core.effects import (
     ConnectLane,
     Count,
@@ -104,6 +104,7 @@ class BrokerLink:
         calls: tuple[HeldCall, ...] = (),
         leases: tuple[LeaseId, ...] = (),
         attachments: tuple[HeldAttachment, ...] = (),
+        lease_holders: tuple[HeldLease, ...] = (),
     ) -> list[Effect]:
         """Greet the broker with what is held; on a new connection, on `WHO`, and repeated."""
         self.is_registered = False
@@ -111,7 +112,6 @@ class BrokerLink:
         frame = Register(
             (PROTOCOL_MAJOR, PROTOCOL_MINOR),
             identity.pool,
-        lease_holders: tuple[HeldLease, ...] = (),
             identity.slot,
             identity.generation,
             identity.pid,
@@ -121,6 +121,7 @@ class BrokerLink:
             calls,
             leases,
             attachments,
+            lease_holders,
         )
         return [SendControl(frame)]
 
@@ -128,7 +129,6 @@ class BrokerLink:
         """Note that a broker was heard, whatever it said."""
         self._last_word_s = now_s
 
-            lease_holders,
     def on_registered(self, frame: Registered) -> list[Effect]:
         """Take the generation and the lane; register the routes again if they were before."""
         self.is_registered = True

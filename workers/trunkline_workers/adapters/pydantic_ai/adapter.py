@@ -65,8 +65,8 @@ class PydanticAiAdapter(LlmAdapter):
             variable=config.key_env,
             file=config.key_file,
             environ=self._context.environ,
-        )
             conceal=self._context.conceal,
+        )
 
     @classmethod
     def create(cls, context: AdapterContext) -> PydanticAiAdapter:

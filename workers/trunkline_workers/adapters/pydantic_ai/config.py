@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from trunkline_protocol.retry_policy import ResolvedRetryPolicy
-
 from trunkline_protocol.secret import SecretStr
+
 from trunkline_workers.adapters.pydantic_ai.profiles import PROFILES, Profile
 from trunkline_workers.clocks import StreamLimits
 from trunkline_workers.http import ClientOptions
