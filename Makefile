@@ -72,7 +72,7 @@ library: $(VENV)/.installed
 	@test $(LIBRARY)/.installed -nt pyproject.toml || { \
 	  echo "installing pydantic-ai and its SDKs into $(LIBRARY)"; \
 	  if $(PYTHON) -m venv --without-pip $(LIBRARY) \
-	    && $(PIP) --python $(LIBRARY)/bin/python install --no-compile -e '.[pydantic-ai]' \
+	    && $(PIP) --python $(LIBRARY)/bin/python install --no-compile -e '.[pydantic-ai,bedrock]' \
 	      pytest pytest-asyncio hypothesis; \
 	  then touch $(LIBRARY)/.installed; \
 	  else echo "NOTE: pydantic-ai cannot be installed here; going on without it" >&2; fi; }
@@ -90,7 +90,8 @@ demo: local
 test: local library
 	@$(BIN)/python -m pytest -q $(PARALLEL)
 	@test ! -e $(LIBRARY)/.installed || $(LIBRARY)/bin/python -m pytest -q -k ydantic \
-	  tests/contract tests/integration/test_pydantic_ai.py
+	  tests/contract tests/integration/test_pydantic_ai.py \
+	  tests/integration/test_pydantic_ai_converse.py
 
 check: $(VENV)/.installed
 	@$(BIN)/ruff format --check --quiet .

@@ -74,3 +74,15 @@ class TestPydanticAiGroq(AdapterContract):
 class TestPydanticAiBedrock(AdapterContract):
     def subject(self) -> AbstractAsyncContextManager[Subject]:
         return subjects.pydantic_ai(recorded.BEDROCK)
+
+
+@without_library
+class TestPydanticAiBedrockConverse(AdapterContract):
+    def subject(self) -> AbstractAsyncContextManager[Subject]:
+        return subjects.pydantic_ai(recorded.CONVERSE)
+
+
+@without_library
+class TestPydanticAiXai(AdapterContract):
+    def subject(self) -> AbstractAsyncContextManager[Subject]:
+        return subjects.pydantic_ai(recorded.XAI)

@@ -13,6 +13,8 @@ from typing import Any, Final
 
 from trunkline_workers.testing import EMPTY, FAILURE, STALL, TEXT, TOOLS, Reply
 
+from tests.support.event_stream import event, exception
+
 SIGNATURE: Final = "c2lnbmVkIGJ5IG5vYm9keQ=="
 ARGUMENTS: Final = '{"city":  "Oslo"}'  # two blanks: raw text, not what a JSON library would write
 PLAIN_ARGUMENTS: Final = '{"city": "Oslo"}'
@@ -304,6 +306,51 @@ def _chat_recording(profile: str, model: str, path: str) -> Recording:
 MISTRAL: Final = _chat_recording("mistral", "mistral-large-latest", "")
 GROQ: Final = _chat_recording("groq", "llama-3.3-70b-versatile", "")
 
+# --- Bedrock's Converse ----------------------------------------------------------------------
+
+
+def _converse(stop_reason: str, *blocks: Sequence[Mapping[str, Any]]) -> list[bytes]:
+    """Return the frames of an answer; a block is a start, which may be empty, and its deltas."""
+    frames = [event("messageStart", role="assistant", p="abc")]
+    for index, (start, *deltas) in enumerate(blocks):
+        at = {"contentBlockIndex": index}
+        if start:
+            frames.append(event("contentBlockStart", **at, start=start))
+        frames += [event("contentBlockDelta", **at, delta=delta, p="ab") for delta in deltas]
+        frames.append(event("contentBlockStop", **at))
+    counts = {"inputTokens": 10, "outputTokens": 42, "totalTokens": 62}
+    cached = {"cacheReadInputTokens": 7, "cacheWriteInputTokens": 3}
+    frames.append(event("messageStop", stopReason=stop_reason))
+    return [*frames, event("metadata", usage={**counts, **cached}, metrics={"latencyMs": 100})]
+
+
+_C_THINKING = (
+    {},
+    {"reasoningContent": {"text": "A greeting "}},
+    {"reasoningContent": {"text": "will do."}},
+    {"reasoningContent": {"signature": SIGNATURE}},
+)
+_C_TEXT = ({}, {"text": "Hello "}, {"text": "there."})
+_C_CALL = (
+    {"toolUse": {"toolUseId": "tooluse_1", "name": "weather"}},
+    {"toolUse": {"input": '{"city":  '}},
+    {"toolUse": {"input": '"Oslo"}'}},
+)
+
+CONVERSE: Final = Recording(
+    profile="bedrock-converse",
+    model="us.anthropic.claude-sonnet-4-5-20250929-v1:0",
+    path="",
+    text=_converse("end_turn", _C_THINKING, _C_TEXT),
+    tools=_converse("tool_use", _C_THINKING, _C_TEXT, _C_CALL),
+    empty=_converse("end_turn"),
+    error={"message": "Too many requests, please wait before trying again."},
+    in_band=exception("serviceUnavailableException", "The service is not available."),
+    begun=7,
+    content_type="application/vnd.amazon.eventstream",
+)
+
 RECORDINGS: Final = {
-    each.profile: each for each in (ANTHROPIC, BEDROCK, GEMINI, RESPONSES, XAI, MISTRAL, GROQ)
+    each.profile: each
+    for each in (ANTHROPIC, BEDROCK, CONVERSE, GEMINI, RESPONSES, XAI, MISTRAL, GROQ)
 }

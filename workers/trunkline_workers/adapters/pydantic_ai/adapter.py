@@ -59,11 +59,12 @@ class PydanticAiAdapter(LlmAdapter):
         self._config = config
         self._context = context or AdapterContext(name="pydantic_ai")
         self._http = HttpClient(config.client)
-        self._models = Models(config)
+        self._models = Models(config, self._context.environ)
         self._keys = KeySource(
             owner=self._context.name,
             variable=config.key_env,
             file=config.key_file,
+            required=config.profile.needs_key,
             environ=self._context.environ,
             conceal=self._context.conceal,
         )
@@ -71,7 +72,7 @@ class PydanticAiAdapter(LlmAdapter):
     @classmethod
     def create(cls, context: AdapterContext) -> PydanticAiAdapter:
         """Build the adapter from the worker's options."""
-        return cls(read_config(context.options), context)
+        return cls(read_config(context.options, context.environ), context)
 
     @property
     def connections_in_use(self) -> int:

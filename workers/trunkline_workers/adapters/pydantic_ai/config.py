@@ -5,6 +5,7 @@ Pure. Every wrong option is a `ValueError` that names the key and what is allowe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, cast
@@ -25,6 +26,10 @@ from trunkline_workers.options_reader import OptionsReader
 
 EFFORTS: Final = ("off", "minimal", "low", "medium", "high", "xhigh", "max")
 _COMMON_EFFORTS: Final = ("low", "medium", "high")
+_REGION: Final = "{region}"  # in the base URL of a profile
+_REGION_VARIABLES: Final = ("AWS_REGION", "AWS_DEFAULT_REGION")
+_USUAL_REGION: Final = "us-east-1"
+_REGION_NAME: Final = re.compile(r"[a-z0-9]+(-[a-z0-9]+)+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,7 @@ class AdapterConfig:
         name: of the profile.
         profile: the provider.
         base_url: without a slash at the end.
+        region: of AWS; empty where the profile has none.
         key_env: variable of the key.
         key_file: file of the key, empty for none.
         headers: added to every request.
@@ -61,6 +67,7 @@ class AdapterConfig:
     name: str
     profile: Profile
     base_url: str
+    region: str
     key_env: str
     key_file: str
     headers: Mapping[str, SecretStr]
@@ -74,8 +81,14 @@ class AdapterConfig:
     retry_policy: ResolvedRetryPolicy | None
 
 
-def read_config(options: Mapping[str, object]) -> AdapterConfig:
+def read_config(
+    options: Mapping[str, object], environ: Mapping[str, str] | None = None
+) -> AdapterConfig:
     """Read the options table.
+
+    Args:
+        options: of the worker.
+        environ: of the worker; may name the region of AWS.
 
     Raises:
         ValueError: an option is unknown or wrong; the text names it.
@@ -86,10 +99,13 @@ def read_config(options: Mapping[str, object]) -> AdapterConfig:
         raise reader.fail("profile", f"required, one of {', '.join(PROFILES)}")
     profile = PROFILES[name]
     efforts = _efforts(reader)
+    region = _region(reader, profile, environ or {})
+    base_url = reader.text("baseUrl", profile.base_url.replace(_REGION, region)) or ""
     config = AdapterConfig(
         name=name,
         profile=profile,
-        base_url=(reader.text("baseUrl", profile.base_url) or "").rstrip("/"),
+        base_url=base_url.rstrip("/"),
+        region=region,
         key_env=reader.text("apiKeyEnv", profile.key_env) or "",
         key_file=reader.text("apiKeyFile") or "",
         headers=reader.secrets("headers"),
@@ -105,6 +121,19 @@ def read_config(options: Mapping[str, object]) -> AdapterConfig:
     reader.finish()
     check_base_url(reader, config.base_url)
     return config
+
+
+def _region(reader: OptionsReader, profile: Profile, environ: Mapping[str, str]) -> str:
+    given = reader.text("region")
+    if _REGION not in profile.base_url:
+        if given is not None:
+            raise reader.fail("region", "only Amazon Bedrock has regions")
+        return ""
+    named = (given, *(environ.get(name) for name in _REGION_VARIABLES), _USUAL_REGION)
+    region = next(filter(None, named))
+    if not _REGION_NAME.fullmatch(region):
+        raise reader.fail("region", f"{region!r} is none; such as {_USUAL_REGION}")
+    return region
 
 
 def _efforts(reader: OptionsReader) -> tuple[str, ...]:

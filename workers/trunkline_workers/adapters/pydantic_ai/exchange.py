@@ -7,6 +7,7 @@ its close, and the facts of a failure are those of the wire, whatever the librar
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -20,8 +21,9 @@ from trunkline_workers.http import HttpClient, HttpRequest, HttpResponse
 from trunkline_workers.refusals import refusal_body, refused
 
 _HEAD_BYTES: Final = 64 * 1024  # of a body that is no event stream, kept for its error
+_TAIL_BYTES: Final = 64 * 1024  # of any body, kept for an error in its last event
 # Ours to set: what the client decodes, how it frames and where it connects.
-_OWN_HEADERS: Final = frozenset(
+OWN_HEADERS: Final = frozenset(
     {"accept-encoding", "connection", "content-length", "host", "transfer-encoding", "user-agent"}
 )
 _FRAMING: Final = frozenset(
@@ -67,6 +69,8 @@ class Exchange:
     has_ended: bool = False
     _response: HttpResponse | None = None
     _head: bytearray = field(default_factory=bytearray)
+    _reads: deque[bytes] = field(default_factory=deque[bytes])  # the last ones
+    _reads_bytes: int = 0
     _grace_left_s: float | None = None
 
     @property
@@ -79,6 +83,11 @@ class Exchange:
         """The beginning of the body, for a look at what it was."""
         return bytes(self._head)
 
+    @property
+    def tail(self) -> bytes:
+        """What was read last; at least `_TAIL_BYTES` if there was as much."""
+        return b"".join(self._reads)
+
     async def send(self, method: str, url: str, headers: Mapping[str, str], body: bytes) -> Head:
         """Make the one request.
 
@@ -88,7 +97,7 @@ class Exchange:
         self.requests += 1
         if self.requests > 1:
             self._refuse_second()
-        own = {name: value for name, value in headers.items() if name.lower() not in _OWN_HEADERS}
+        own = {name: value for name, value in headers.items() if name.lower() not in OWN_HEADERS}
         request = HttpRequest(method, url.partition("#")[0], {**own, **self.headers}, body)
         try:
             self.check(body)
@@ -126,9 +135,19 @@ class Exchange:
             return b""
         if not data:
             self.has_ended = True
-        elif len(self._head) < _HEAD_BYTES:
-            self._head += data[: _HEAD_BYTES - len(self._head)]
+        else:
+            self._keep(data)
         return data
+
+    def _keep(self, data: bytes) -> None:
+        """Keep the beginning and the end of a body."""
+        if len(self._head) < _HEAD_BYTES:
+            self._head += data[: _HEAD_BYTES - len(self._head)]
+        reads = self._reads
+        reads.append(data)
+        self._reads_bytes += len(data)
+        while self._reads_bytes - len(reads[0]) >= _TAIL_BYTES:
+            self._reads_bytes -= len(reads.popleft())
 
     async def _within_grace(self, response: HttpResponse) -> bytes | None:
         loop = asyncio.get_running_loop()

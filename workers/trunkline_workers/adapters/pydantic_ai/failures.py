@@ -15,8 +15,8 @@ from trunkline_protocol.http_failure import in_band_failure
 
 from trunkline_workers.adapters.pydantic_ai.exchange import Exchange
 
-_UNREADABLE: Final = (ValueError, UnicodeDecodeError)  # how JSON that is none shows
-_SHOWN: Final = 200  # bytes of an unusable body that the failure quotes
+_SHOWN: Final = 200  # bytes of an unusable body, or characters of a text, that the failure quotes
+_CAUSES_MAX: Final = 8
 
 
 def failure_of(raised: Exception, exchange: Exchange) -> LlmFailure:
@@ -61,26 +61,56 @@ def _unsent(raised: Exception) -> LlmFailure:
 
 def _reported(raised: Exception, exchange: Exchange) -> LlmFailure:
     """Describe an error that came inside a stream which had begun with 200."""
-    if isinstance(raised.__cause__, _UNREADABLE):
-        return _unreadable(str(raised), exchange)
     fields = vars(raised)
     body: object = fields.get("body")
-    if not isinstance(body, Mapping) or "error" not in body:
-        inner: Mapping[str, object] = {}
-        if isinstance(body, Mapping):
-            inner = cast("Mapping[str, object]", body)
-        said = {
-            "message": str(raised),
-            "code": fields.get("provider_error_code"),
-            "type": fields.get("provider_error_type"),
-            **inner,
-        }
-        body = {"error": {key: value for key, value in said.items() if value is not None}}
-    return in_band_failure(cast("dict[str, object]", body), exchange.request_id)
+    if isinstance(body, Mapping) and "error" in body:
+        return in_band_failure(cast("dict[str, object]", body), exchange.request_id)
+    if _is_unreadable(raised):
+        return _unreadable(str(raised), exchange)
+    inner: Mapping[str, object] = {}
+    if isinstance(body, Mapping):
+        inner = cast("Mapping[str, object]", body)
+    said = {
+        "message": str(raised),
+        "code": fields.get("provider_error_code"),
+        "type": fields.get("provider_error_type"),
+        **inner,
+    }
+    shown = {key: value for key, value in said.items() if value is not None}
+    return in_band_failure({"error": shown}, exchange.request_id)
+
+
+def _is_unreadable(raised: BaseException) -> bool:
+    """Tell whether JSON that is none, or of another shape than expected, is behind an error."""
+    cause = raised.__cause__
+    for _ in range(_CAUSES_MAX):
+        if cause is None or isinstance(cause, ValueError):
+            return cause is not None
+        cause = cause.__cause__
+    return False
+
+
+def _last_error(exchange: Exchange) -> LlmFailure | None:
+    """Return the error that the last event on the wire holds, though the SDK expected none."""
+    _, found, data = exchange.tail.rpartition(b"data:")
+    if not found:
+        return None
+    try:
+        tree: object = msgspec.json.decode(data.partition(b"\n")[0])
+    except ValueError:
+        return None
+    if not isinstance(tree, dict) or not cast("dict[str, object]", tree).get("error"):
+        return None
+    return in_band_failure(cast("dict[str, object]", tree), exchange.request_id)
 
 
 def _unreadable(what: str, exchange: Exchange) -> LlmFailure:
-    text, code = f"the response could not be read: {what}", Code.MALFORMED_RESPONSE
+    said = _last_error(exchange)
+    if said is not None:
+        return said
+    # The first line: what follows it in texts of pydantic is the content that was read.
+    first = what.partition("\n")[0][:_SHOWN]
+    text, code = f"the response could not be read: {first}", Code.MALFORMED_RESPONSE
     if exchange.has_ended and not exchange.head.strip():
         text, code = "the provider answered without a body", Code.STREAM_CLOSED
     return cut_short(LlmFailure(text, code, request_id=exchange.request_id), exchange)

@@ -13,10 +13,18 @@ from typing import Any, Final
 from trunkline_protocol.secret import SecretStr
 
 from trunkline_workers.adapters.pydantic_ai.config import AdapterConfig
+from trunkline_workers.adapters.pydantic_ai.converse import (
+    Scribe,
+    bearer,
+    converse_class,
+    new_client,
+    signature_v4,
+)
 from trunkline_workers.adapters.pydantic_ai.transport import bridged_client
 
 _CACHED_MAX: Final = 256  # models of one worker; keys rotate, so old ones go
-_NO_KEY: Final = "no-key"  # for models that are only asked about themselves
+_NO_KEY: Final = "no-key"  # for models that are only asked about themselves, or signed otherwise
+_CONVERSE: Final = "bedrock-converse"
 
 
 def part(path: str) -> Any:
@@ -30,10 +38,12 @@ class Models:
 
     Args:
         config: of the worker.
+        environ: of the worker.
     """
 
-    def __init__(self, config: AdapterConfig) -> None:
+    def __init__(self, config: AdapterConfig, environ: Mapping[str, str]) -> None:
         self._config = config
+        self._environ = environ
         self._class: Any = None
         self._provider: Callable[[str], Any] | None = None
         self._providers: dict[SecretStr, Any] = {}
@@ -45,8 +55,12 @@ class Models:
         Raises:
             ImportError: the library, or the part for this provider, is missing.
         """
-        self._class = part(self._config.profile.model)
-        self._provider = _PROVIDERS[self._config.name](self._config)
+        if self._config.name == _CONVERSE:
+            self._class = converse_class(part)
+            self._provider = _converse(self._config, self._environ)
+        else:
+            self._class = part(self._config.profile.model)
+            self._provider = _PROVIDERS[self._config.name](self._config)
 
     def get(self, name: str, key: SecretStr | None = None) -> Any:
         """Return the model of that name.
@@ -152,6 +166,18 @@ def _groq(config: AdapterConfig) -> Callable[[str], Any]:
     def make(key: str) -> Any:
         sdk = client(api_key=key, base_url=config.base_url, http_client=http, max_retries=0)
         return provider(groq_client=sdk)
+
+    return make
+
+
+def _converse(config: AdapterConfig, environ: Mapping[str, str]) -> Callable[[str], Any]:
+    provider = part("pydantic_ai.providers.bedrock:BedrockProvider")
+    client = new_client(part, config.base_url, config.region)
+    without_key = signature_v4(part, config.region, environ)
+
+    def make(key: str) -> Any:
+        sign = without_key if key == _NO_KEY else bearer(key)
+        return provider(bedrock_client=Scribe(client, sign))
 
     return make
 

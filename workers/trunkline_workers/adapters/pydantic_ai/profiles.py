@@ -20,7 +20,7 @@ class Profile:
         name: for people.
         model: `module:class` of the library's model.
         key_env: variable that holds the key.
-        base_url: of the API.
+        base_url: of the API; `{region}` in it is the region of AWS.
         catalog: prefix of the provider's models in the library's list of known ones.
         catalog_part: that a name in this list has if this API serves it.
         settings: of the library, for every request.
@@ -28,6 +28,7 @@ class Profile:
         unasked_settings: of the library, for models that think and calls that name no effort.
         interleaves: deltas of a tool call may come after the next call has begun.
         signatures_are_base64: the library decodes a thought signature before it sends it.
+        needs_key: a call without a key is refused; else there may be other credentials.
         extra: pip extra of `pydantic-ai-slim`.
     """
 
@@ -43,6 +44,7 @@ class Profile:
     unasked_settings: Mapping[str, object] = field(default_factory=dict[str, object])
     interleaves: bool = False
     signatures_are_base64: bool = False
+    needs_key: bool = True
     extra: str = ""
 
 
@@ -118,17 +120,27 @@ PROFILES: Final[Mapping[str, Profile]] = MappingProxyType(
             interleaves=True,
             extra="groq",
         ),
-        # Claude models, by the Messages API with a bearer key. The library's Converse model calls
-        # boto3 in threads, where neither the limits nor the close are in our hands.
+        # Claude models, by the Messages API with a bearer key.
         "bedrock": Profile(
             route="bedrock",
             name="Amazon Bedrock",
             model="pydantic_ai.models.anthropic:AnthropicModel",
             key_env="AWS_BEARER_TOKEN_BEDROCK",
-            base_url="https://bedrock-mantle.us-east-1.api.aws/anthropic",
+            base_url="https://bedrock-mantle.{region}.api.aws/anthropic",
             catalog="bedrock",
             catalog_part="anthropic.",
             extra="anthropic",
+        ),
+        # All its models, with a bearer key or any credentials of AWS.
+        "bedrock-converse": Profile(
+            route="bedrock-converse",
+            name="Amazon Bedrock (Converse)",
+            model="pydantic_ai.models.bedrock:BedrockConverseModel",
+            key_env="AWS_BEARER_TOKEN_BEDROCK",
+            base_url="https://bedrock-runtime.{region}.amazonaws.com",
+            catalog="bedrock",
+            needs_key=False,
+            extra="bedrock",
         ),
     }
 )
