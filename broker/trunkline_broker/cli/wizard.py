@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from trunkline_protocol.api_key import usable_api_key
 from trunkline_protocol.failure import LlmError
@@ -24,6 +24,9 @@ from trunkline_broker.onboarding import NETWORK_VARIABLES, PROVIDERS, KnownProvi
 _FILE_MODE: Final = 0o600
 _DIR_MODE: Final = 0o700
 _OTHERS: Final = 0o077
+_OTHERS_WRITE: Final = 0o022
+_TRIES: Final = 3
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,31 +53,76 @@ def run_wizard(dialog: Dialog, environ: Mapping[str, str], config: Path) -> None
     Raises:
         CommandError: the answers can't be used, or a file can't be written safely.
     """
+    there = _workers_of(config)
+    _refuse_foreign_hands(config)
     for number, each in enumerate(PROVIDERS, 1):
-        variable = each.variable(environ)
-        note = f"  (key in {variable})" if variable else ""
-        out().print(f"{number:>3}  {each.title}{note}", markup=False)
-    provider = _chosen(dialog.ask("Which provider? "))
-    if provider.name in _workers_of(config):
-        fail(f"{config} has a [worker.{provider.name}] already; nothing was changed")
+        out().print(f"{number:>3}  {each.title}{_note(each, there, environ)}", markup=False)
+    provider = _asked(lambda: _chosen(dialog.ask("Which provider? "), there, config))
     variable = provider.variable(environ)
     if variable is not None:
         _add(config, _section(provider, environ, {"apiKeyEnv": variable}, variable))
         out().print(f"{config}: the key stays in {variable}", markup=False)
     else:
         key_file = config.parent / "secrets" / provider.name
-        _write_key(key_file, dialog.ask_secret(f"API key of {provider.title}: "), provider)
+        question = f"API key of {provider.title} (not shown): "
+        key = _asked(lambda: _usable(dialog.ask_secret(question), provider))
+        _write_key(key_file, key)
         _add(config, _section(provider, environ, {"apiKeyFile": str(key_file)}, None))
         out().print(f"{config}: the key is in {key_file}, which only you can read", markup=False)
     out().print("next: `trunkline up --detach`, or `trunkline reload` if a broker runs")
 
 
-def _chosen(answer: str) -> KnownProvider:
+def _note(provider: KnownProvider, there: Mapping[str, Any], environ: Mapping[str, str]) -> str:
+    if provider.name in there:
+        return "  (configured)"
+    variable = provider.variable(environ)
+    return f"  (key in {variable})" if variable else ""
+
+
+def _asked(question: Callable[[], _Answer]) -> _Answer:
+    """Ask until the answer can be used; the last one that can't be ends the dialog.
+
+    Raises:
+        CommandError: what was wrong with it.
+    """
+    for _ in range(_TRIES - 1):
+        try:
+            return question()
+        except CommandError as exc:
+            out().print(f"{exc}; try again", markup=False)
+    try:
+        return question()
+    except CommandError as exc:
+        raise CommandError(f"{exc}; nothing was changed", exc.code) from None
+
+
+def _chosen(answer: str, there: Mapping[str, Any], config: Path) -> KnownProvider:
     text = answer.strip().lower()
     for number, each in enumerate(PROVIDERS, 1):
         if text in {str(number), each.name, each.title.lower()}:
+            if each.name in there:
+                fail(f"{config} has a [worker.{each.name}] already", ExitCode.USAGE)
             return each
-    raise CommandError(f"{answer.strip()!r} is none of them; nothing was changed", ExitCode.USAGE)
+    raise CommandError(f"{answer.strip()!r} is none of them", ExitCode.USAGE)
+
+
+def _usable(raw: str, provider: KnownProvider) -> str:
+    try:
+        return usable_api_key(raw, provider.name, "the terminal")
+    except LlmError as exc:
+        raise CommandError(str(exc), ExitCode.USAGE) from None
+
+
+def _refuse_foreign_hands(config: Path) -> None:
+    """Refuse a place where others could exchange what is written, and so choose what is run."""
+    for path, wanted in ((config, 600), (config.parent, 700)):
+        try:
+            state = path.stat()
+        except FileNotFoundError:
+            continue
+        if state.st_uid not in {os.getuid(), 0} or state.st_mode & _OTHERS_WRITE:
+            text = f"{path} can be changed by others: chmod {wanted} {path}; nothing was changed"
+            fail(text, ExitCode.USAGE)
 
 
 def _workers_of(config: Path) -> Mapping[str, Any]:
@@ -111,24 +159,30 @@ def _text(value: str) -> str:
 
 
 def _add(config: Path, section: str) -> None:
-    config.parent.mkdir(mode=_DIR_MODE, parents=True, exist_ok=True)
+    _make_private(config.parent)
     has_text = config.is_file() and config.stat().st_size > 0
     fd = os.open(config, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, _FILE_MODE)
     with os.fdopen(fd, "a", encoding="utf-8") as file:
         file.write(f"\n{section}" if has_text else section)
 
 
-def _write_key(path: Path, raw: str, provider: KnownProvider) -> None:
+def _make_private(directory: Path) -> None:
+    """Make a directory and those around it that are missing, all for their owner alone.
+
+    `mkdir(parents=True)` would leave the outer ones to the umask.
+    """
+    for each in (*reversed(directory.parents), directory):
+        if not each.exists():
+            each.mkdir(mode=_DIR_MODE, exist_ok=True)
+
+
+def _write_key(path: Path, key: str) -> None:
     """Write a key into a file that only its owner can read; an older one is replaced.
 
     Raises:
-        CommandError: the text is no key, or the directory is open to others.
+        CommandError: the directory is open to others.
     """
-    try:
-        key = usable_api_key(raw, provider.name, "what was entered")
-    except LlmError as exc:
-        fail(f"{exc}; nothing was changed", ExitCode.USAGE)
-    path.parent.mkdir(mode=_DIR_MODE, parents=True, exist_ok=True)
+    _make_private(path.parent)
     state = path.parent.stat()
     if state.st_uid != os.getuid() or state.st_mode & _OTHERS:
         fail(f"{path.parent} is open to others: chmod 700 {path.parent}; nothing was changed")

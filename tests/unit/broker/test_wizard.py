@@ -32,11 +32,12 @@ def mode(path: Path) -> int:
 
 def test_a_key_goes_into_a_file_of_its_own(tmp_path: Path) -> None:
     """The section names the file; neither it nor the screen holds the key."""
-    config = tmp_path / "conf" / "trunkline.toml"
+    config = tmp_path / "outer" / "conf" / "trunkline.toml"
     run_wizard(dialog("1"), {}, config)
     file = config.parent / "secrets" / "anthropic"
     assert file.read_text() == KEY
-    assert (mode(file), mode(file.parent), mode(config)) == (0o600, 0o700, 0o600)
+    assert (mode(file), mode(config)) == (0o600, 0o600)
+    assert {mode(each) for each in list(file.parents)[:3]} == {0o700}
     assert KEY not in config.read_text()
     settings = load(config, {"HOME": "/nowhere"})
     assert settings.workers["anthropic"].options["apiKeyFile"] == str(file)
@@ -56,6 +57,7 @@ def test_a_second_provider_is_added(tmp_path: Path) -> None:
     """What stands in the file stays; one that is there already is refused."""
     config = tmp_path / "trunkline.toml"
     config.write_text("# mine\n[broker]\ndrain_s = 5.0\n")
+    config.chmod(0o644)
     run_wizard(dialog("openai"), {}, config)
     run_wizard(dialog("xAI"), {}, config)
     settings = load(config, {"HOME": "/nowhere"})
@@ -79,6 +81,28 @@ def test_no_such_provider(tmp_path: Path) -> None:
     """An answer that is none of them changes nothing."""
     with pytest.raises(CommandError, match="none of them"):
         run_wizard(dialog("99"), {}, tmp_path / "t.toml")
+
+
+def test_a_wrong_answer_is_asked_again(tmp_path: Path) -> None:
+    """Provider and key alike; blanks and line ends around a key do not count."""
+    answers, keys = iter(["nonsense", "groq"]), iter(["two words", f"  {KEY}\r\n"])
+    asked = Dialog(ask=lambda _: next(answers), ask_secret=lambda _: next(keys))
+    run_wizard(asked, {}, tmp_path / "trunkline.toml")
+    assert (tmp_path / "secrets" / "groq").read_text() == KEY
+
+
+@pytest.mark.parametrize("name", ["trunkline.toml", "."])
+def test_a_place_that_others_can_change_is_refused(tmp_path: Path, name: str) -> None:
+    """Whoever may write the file says what is run; the fix is in the text, and nothing is asked."""
+    home = tmp_path / "conf"
+    home.mkdir(mode=0o700)
+    config = home / "trunkline.toml"
+    config.touch(0o600)
+    (home / name).chmod(0o777)
+    silent = Dialog(ask=lambda _: pytest.fail("asked"), ask_secret=lambda _: pytest.fail("asked"))
+    with pytest.raises(CommandError, match=r"can be changed by others: chmod [67]00 "):
+        run_wizard(silent, {}, config)
+    assert config.read_text() == ""
 
 
 def test_a_directory_that_is_open_to_others_gets_no_key(tmp_path: Path) -> None:
@@ -105,6 +129,7 @@ def test_a_file_that_is_no_configuration(tmp_path: Path) -> None:
     """It is not written to."""
     config = tmp_path / "trunkline.toml"
     config.write_text("= nonsense")
+    config.chmod(0o600)
     with pytest.raises(CommandError, match="can't be read"):
         run_wizard(dialog("openai"), {}, config)
     assert config.read_text() == "= nonsense"
