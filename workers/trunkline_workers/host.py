@@ -84,10 +84,10 @@ class Host:
         boot: how it starts.
         entry: the adapter class or plugin.
         environ: the environment of the process.
-
-    Raises:
         clean: takes secrets out of texts, and learns those that the adapter tells of; `None`: one
             of its own.
+
+    Raises:
         ValueError: the adapter does not accept its options.
     """
 
@@ -331,6 +331,8 @@ class Host:
                 task = self._answers.get(effect.query)
                 if task is not None:
                     task.cancel()
+                else:
+                    self._leases.release_of(effect.query)
             case TakeReply():
                 self._asker.on_reply(effect.reply)
             case UseAttachments():
@@ -341,8 +343,6 @@ class Host:
                 assert_never(effect)
 
     def _leave(self, code: int, reason: str) -> None:
-                else:
-                    self._leases.release_of(effect.query)
         if not self._leaving.is_set():
             self._exit_code, self._exit_reason = code, reason
             self._leaving.set()
