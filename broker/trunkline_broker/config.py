@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import date, time
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, cast
@@ -26,6 +26,7 @@ from trunkline_protocol import limits
 from trunkline_protocol.ids import PoolName
 
 from trunkline_broker.config_errors import ConfigError, line_of, syntax_error, validation_error
+from trunkline_broker.config_overrides import Variables, variables, with_overrides
 from trunkline_broker.core.specs import AccessSpec, BrokerSpec, PoolSpec, RestartSpec
 from trunkline_broker.key_files import default_keys_dir
 from trunkline_broker.onboarding import builtin
@@ -39,7 +40,6 @@ from trunkline_broker.paths import (
 from trunkline_broker.secret_options import concealed
 
 CONFIG_ENV: Final = "TRUNKLINE_CONFIG"
-OVERRIDE_PREFIX: Final = "TRUNKLINE_BROKER_"  # TRUNKLINE_BROKER_DRAIN_S=5 sets [broker] drain_s
 FILE_NAME: Final = "trunkline.toml"
 _MAX_SECONDS: Final = 7 * 24 * 3600.0
 _MIB: Final = 1024 * 1024
@@ -222,6 +222,7 @@ class Settings(BaseModel):
         run_dir: absolute path of the run directory; from the environment alone, where clients
             look too.
         environ: the environment that workers get their allowed variables from; never shown.
+        overridden: the keys that the environment sets, with the variable of each.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -231,6 +232,7 @@ class Settings(BaseModel):
     workers: dict[str, WorkerSection]
     clients: dict[str, ClientSection] = Field(default_factory=dict)
     environ: dict[str, str] = Field(repr=False, exclude=True)
+    overridden: dict[tuple[str, ...], str] = Field(default_factory=dict)
 
     @property
     def paths(self) -> RunPaths:
@@ -315,15 +317,13 @@ def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> 
     source = _find(path, environment)
     text = _read(source) if source is not None else ""
     tree = _parse(text, source) if source is not None else builtin(environment)
-    overrides = _overrides(environment)
-    merged = {**tree, "broker": {**_table(tree.get("broker")), **overrides}}
-    if not isinstance(tree.get("broker", {}), dict):
-        merged = tree  # a wrong type: let the check below say so
+    overridden = settable(_table(tree.get("worker"))).set_by(environment)
+    merged = with_overrides(tree, overridden, environment)
     try:
         # From JSON-like values: lists become tuples, which strict checking of Python refuses.
         document = Document.model_validate(_checkable(merged))
     except ValidationError as exc:
-        raise validation_error(exc, Document, text, source, set(overrides)) from None
+        raise validation_error(exc, Document, text, source, overridden) from None
     _check_providers(document.worker, text, source)
     return Settings(
         source=source,
@@ -332,7 +332,13 @@ def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> 
         workers=document.worker,
         clients=document.client,
         environ=environment,
+        overridden=overridden,
     )
+
+
+def settable(workers: Collection[str]) -> Variables:
+    """Return the variables that set keys of a configuration with these workers."""
+    return variables(BrokerSection.model_fields, WorkerSection.model_fields, workers)
 
 
 def _check_providers(workers: Mapping[str, WorkerSection], text: str, source: Path | None) -> None:
@@ -378,29 +384,12 @@ def _parse(text: str, source: Path) -> dict[str, Any]:
         raise syntax_error(exc, source) from exc
 
 
-def _overrides(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Return the `[broker]` keys that the environment sets; unknown ones are ignored."""
-    found: dict[str, Any] = {}
-    for key in BrokerSection.model_fields:
-        text = environ.get(OVERRIDE_PREFIX + key.upper())
-        if text is not None:
-            found[key] = _value(text)
-    return found
-
-
 def _is_loopback(address: str) -> bool:
     host = address.rpartition(":")[0].strip("[]")
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:  # a name: it may mean anything
         return False
-
-
-def _value(text: str) -> Any:
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        return text  # not a number, boolean or quoted text: the text itself
 
 
 def _table(value: object) -> dict[str, Any]:

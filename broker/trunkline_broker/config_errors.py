@@ -49,7 +49,7 @@ def validation_error(
     model: type[BaseModel],
     text: str,
     file: Path | None,
-    overridden: set[str],
+    overridden: Mapping[tuple[str, ...], str],
 ) -> ConfigError:
     """Return all mistakes, those of the file in its order.
 
@@ -58,21 +58,27 @@ def validation_error(
         model: what was checked.
         text: content of the file.
         file: the file; `None` for the built-in configuration.
-        overridden: keys of `[broker]` that came from the environment.
+        overridden: keys that came from the environment, with the variable of each.
     """
     mistakes: list[tuple[int, str, str]] = []
     for error in exc.errors(include_url=False, include_context=True, include_input=False):
         path = tuple(str(part) for part in error["loc"] if part != "[key]")
         key = ".".join(path)
-        is_override = path[0] == "broker" and path[-1] in overridden
-        line = None if is_override else line_of(text, path)
+        variable = _variable_of(path, overridden)
+        line = None if variable else line_of(text, path)
         message = _said(error["type"], error["msg"], path, model)
-        place = f" (from TRUNKLINE_BROKER_{path[-1].upper()})" if is_override else ""
+        place = f" (from {variable})" if variable else ""
         mistakes.append((line or 0, key, message + place))
     mistakes.sort()
     first_line, first_key, _ = mistakes[0]
     texts = [_placed(message, file, line) for line, _, message in mistakes[1:]]
     return ConfigError("\n".join([mistakes[0][2], *texts]), file, first_line or None, first_key)
+
+
+def _variable_of(path: tuple[str, ...], overridden: Mapping[tuple[str, ...], str]) -> str:
+    """Return the variable that set a key or what is around it; empty if none did."""
+    beginnings = (path[:length] for length in range(len(path), 0, -1))
+    return next((overridden[each] for each in beginnings if each in overridden), "")
 
 
 def line_of(text: str, path: Sequence[str]) -> int | None:

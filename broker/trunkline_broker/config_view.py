@@ -5,22 +5,22 @@ Secrets never get here: options hold them as `SecretStr`, and of variables only 
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import json
 import re
 import shutil
 from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Any, Final, cast
 
 from trunkline_broker.config import (
-    OVERRIDE_PREFIX,
     BrokerSection,
     ClientSection,
     Document,
     Settings,
     WorkerSection,
+    settable,
 )
 from trunkline_broker.core.specs import PoolSpec, RestartSpec
 from trunkline_broker.secret_options import masked
@@ -53,30 +53,37 @@ def as_toml(settings: Settings) -> str:
     document = resolved(settings)
     lines = ["[broker]"]
     for key, value in document["broker"].items():
-        lines.append(f"{key} = {_toml(value)}{_origin(settings, key)}")
+        origin = _origin(settings, ("broker", key), settings.broker.model_fields_set)
+        lines.append(f"{key} = {_toml(value)}{origin}")
     for name, section in document["worker"].items():
-        given = settings.workers[name].model_fields_set
+        given = settings.workers[name]
         lines += ["", f"[worker.{_key(name)}]"]
         for key, value in section.items():
             if key not in {"restart", "options"} and value is not None:
-                mark = "" if key in given else "  # default"
-                lines.append(f"{key} = {_toml(value)}{mark}")
+                origin = _origin(settings, ("worker", name, key), given.model_fields_set)
+                lines.append(f"{key} = {_toml(value)}{origin}")
         for table in ("restart", "options"):
             if section[table]:
                 lines += ["", f"[worker.{_key(name)}.{table}]"]
-                items = section[table].items()
-                lines += [f"{_key(k)} = {_toml(v)}" for k, v in items if v is not None]
+                known = (
+                    given.restart.model_fields_set if table == "restart" else set(section[table])
+                )
+                for key, value in section[table].items():
+                    if value is not None:
+                        origin = _origin(settings, ("worker", name, table, key), known)
+                        lines.append(f"{_key(key)} = {_toml(value)}{origin}")
     for name, section in document["client"].items():
         lines += ["", f"[client.{_key(name)}]"]
         lines += [f"{key} = {_toml(item)}" for key, item in section.items() if item is not None]
     return "\n".join(lines)
 
 
-def _origin(settings: Settings, key: str) -> str:
-    variable = OVERRIDE_PREFIX + key.upper()
-    if variable in settings.environ:
-        return f"  # from {variable}"
-    return "" if key in settings.broker.model_fields_set else "  # default"
+def _origin(settings: Settings, path: tuple[str, ...], given: AbstractSet[str]) -> str:
+    """Return the comment that says where a value is from; `given`: the keys of its table."""
+    for place in (path, path[:-1]):  # itself, or its table as a whole
+        if place in settings.overridden:
+            return f"  # from {settings.overridden[place]}"
+    return "" if path[-1] in given else "  # default"
 
 
 def _key(name: str) -> str:
@@ -130,12 +137,7 @@ def descriptions(owner: type[object]) -> dict[str, str]:
 
 def advice(settings: Settings) -> Iterator[str]:
     """Yield what is allowed and probably not meant, or will not work on this machine."""
-    names = {OVERRIDE_PREFIX + key.upper(): key for key in BrokerSection.model_fields}
-    for variable in settings.environ:
-        if variable.startswith(OVERRIDE_PREFIX) and variable not in names:
-            near = difflib.get_close_matches(variable, names, 1)
-            hint = f" (did you mean {near[0]}?)" if near else ""
-            yield f"{variable} is set and names no key of [broker]{hint}"
+    yield from settable(settings.workers).unknown(settings.environ)
     if not settings.workers:
         yield "no [worker.NAME]: the broker will have nothing to call"
     for spec in settings.pool_specs():

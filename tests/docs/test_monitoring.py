@@ -18,6 +18,7 @@ from trunkline_broker.core.effects import NoteLoad
 from trunkline_broker.measured.metrics import Snapshot
 from trunkline_broker.measured.tallies import Tallies
 from trunkline_protocol.ids import Epoch, Generation, PoolName
+from trunkline_workers.core.calls import WorkerCalls
 from trunkline_workers.core.load import LoadMeter
 
 from tests.integration.test_cli import trunkline, variables
@@ -47,6 +48,7 @@ def whole_page() -> str:
     call.on_chunks(1, 1.0)
     call.on_chunks(1, 2.0)
     load = {"rss": 1, "fds": 1, "cpuS": 1.0, "routes": meter.to_dict()}
+    load["queues"] = WorkerCalls().queues()
     tallies.on_load(NoteLoad(PoolName("p"), 0, Generation(Epoch(1), 1), load))
     rig = Rig()
     worker = rig.a_worker()

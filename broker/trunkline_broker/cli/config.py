@@ -25,22 +25,33 @@ File = Annotated[Path | None, typer.Option("--config", "-c", help="Configuration
 
 
 @app.command()
-def check(*, config: File = None) -> None:
+def check(
+    *,
+    config: File = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
     """Check the file that `trunkline up` would use; exit code 2 if it can't be used.
 
     \b
     Without --config: $TRUNKLINE_CONFIG, ./trunkline.toml, then
     $XDG_CONFIG_HOME/trunkline/trunkline.toml; with none of them the built-in configuration.
-    TRUNKLINE_BROKER_KEY=VALUE in the environment overrides `key` of [broker].
+    TRUNKLINE_BROKER_KEY=VALUE in the environment overrides `key` of [broker], and
+    TRUNKLINE_WORKER_NAME_KEY=VALUE that of [worker.NAME] (letters large, - as _).
     What is allowed but will hardly work is said on stderr and changes no exit code.
       trunkline config check
       trunkline config check --config deploy/broker.example.toml
+      trunkline config check --json | jq -r '.notes[]'
     """
     from trunkline_broker.config import places
     from trunkline_broker.config_view import advice
 
     settings = loaded(config)
-    for text in advice(settings):
+    notes = list(advice(settings))
+    if as_json:
+        source = None if settings.source is None else str(settings.source)
+        print_json({"file": source, "workers": list(settings.workers), "notes": notes})
+        return
+    for text in notes:
         err().print(f"note: {text}", style="yellow", markup=False)
     if settings.source is None:
         looked = ", ".join(str(path) for path in places(settings.environ))

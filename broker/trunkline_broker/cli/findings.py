@@ -145,7 +145,8 @@ def worker(spec: PoolSpec, settings: Settings) -> Iterator[Finding]:
         yield Finding(NOTE, text, f"take it out of [worker.{spec.name}], then trunkline reload")
     problem = load_problem(spec, environ)
     if problem:
-        yield Finding(WRONG, f"{where}: adapter {spec.adapter}: {problem}", _load_fix(spec))
+        fix = load_fix(spec, problem)
+        yield Finding(WRONG, f"{where}: adapter {spec.adapter}: {problem}", fix)
     else:
         yield Finding(OK, f"{where}: adapter {spec.adapter}")
     yield from _key(where, spec, environ)
@@ -179,7 +180,10 @@ def load_problem(spec: PoolSpec, environ: Mapping[str, str]) -> str:
     return "" if done.returncode == 0 else (lines or ["it ended without a word"])[-1]
 
 
-def _load_fix(spec: PoolSpec) -> str:
+def load_fix(spec: PoolSpec, problem: str) -> str:
+    """Return what to do about an adapter that does not load; `problem`: of `load_problem`."""
+    if problem.startswith("no adapter "):
+        return f"correct adapter in [worker.{spec.name}], then trunkline reload"
     if spec.python:
         return f"trunkline setup {spec.name}"
     return f'name what it needs in requires, python = "venvs/{spec.name}", trunkline setup'
@@ -285,5 +289,6 @@ def _pool(pool: Mapping[str, Any]) -> Iterator[Finding]:
         return
     said = [slot["reason"] or slot["lastExit"] for slot in slots if slot["state"] != "serving"]
     last = [line for slot in slots for line in slot["output"]][-1:]
-    text = ": ".join([f"pool {name} is {pool['state']}", *filter(None, [*said[:1], *last])])
+    reasons = [text.partition("\n")[0] for text in said[:1] if text]  # behind it: its last line
+    text = ": ".join([f"pool {name} is {pool['state']}", *reasons, *last])
     yield Finding(WRONG, text, f"put right what it says, then trunkline swap {name}")

@@ -48,6 +48,9 @@ Environment:
   TRUNKLINE_RUN_DIR    directory of sockets, lock and logs
   TRUNKLINE_ENDPOINT   broker to talk to (ipc://… or tcp://…)
   TRUNKLINE_KEYS       key file for a broker on tcp://
+  TRUNKLINE_BROKER_KEY, TRUNKLINE_WORKER_NAME_KEY
+                       instead of that key of the configuration, such as
+                       TRUNKLINE_BROKER_DRAIN_S=5
   NO_COLOR             no colours
 """
 

@@ -7,14 +7,18 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from functools import cache
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from trunkline_broker.cli.exits import ExitCode
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+
+PIPE_COLUMNS: Final = 400
 
 
 class CommandError(Exception):
@@ -30,7 +34,16 @@ def out() -> Console:
     """Return the console of results."""
     from rich.console import Console
 
-    return Console(highlight=False, soft_wrap=True)
+    return Console(highlight=False, soft_wrap=True, width=_width())
+
+
+def _width() -> int | None:
+    """Return the columns of results: as wide as they get where a program reads them.
+
+    Rich would fold tables to 80 columns, which cuts the names that somebody greps for.
+    """
+    is_known = sys.stdout.isatty() or "COLUMNS" in os.environ
+    return None if is_known else PIPE_COLUMNS
 
 
 @cache

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -16,6 +16,7 @@ from trunkline_broker.cli.terminal import fail, out, print_json
 GROUPS: Final = ("client", "provider", "model", "day", "hour")
 _AGE: Final = re.compile(r"(\d+)([smhdw])")
 _UNITS: Final = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_DAYS: Final = {"today": 0, "yesterday": 1}  # since that day began, in UTC like every other time
 _WHOLE: Final = 100_000
 _SHOWN: Final = (
     ("calls", "calls"),
@@ -32,7 +33,7 @@ _SHOWN: Final = (
 def usage(
     *,
     since: Annotated[
-        str, typer.Option(help="30m, 24h, 7d, or a UTC date such as 2026-11-30.")
+        str, typer.Option(help="30m, 24h, 7d, today, yesterday, or a UTC date: 2026-11-30.")
     ] = "24h",
     by: Annotated[
         str, typer.Option(help="What to tell apart: client, provider, model, day, hour.")
@@ -77,6 +78,9 @@ def since_s(text: str, now: datetime) -> int:
     Raises:
         CommandError: it is neither an age nor a date.
     """
+    if text in _DAYS:
+        midnight = now.astimezone(UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+        return int((midnight - timedelta(days=_DAYS[text])).timestamp())
     age = _AGE.fullmatch(text)
     if age is not None:
         try:
@@ -86,7 +90,7 @@ def since_s(text: str, now: datetime) -> int:
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        fail(f"--since {text}: 30m, 24h, 7d or a date is needed", ExitCode.USAGE)
+        fail(f"--since {text}: 30m, 24h, 7d, today or a date is needed", ExitCode.USAGE)
     return int((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp())
 
 
@@ -100,20 +104,37 @@ def _print(rows: Sequence[dict[str, Any]], groups: Sequence[str]) -> None:
     if not rows:
         out().print("no calls in this time", style="dim")
         return
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for group in groups:
-        table.add_column(group, overflow="fold")
-    for _, title in _SHOWN:
-        table.add_column(title, justify="right", no_wrap=True)
-    for row in rows:
-        table.add_row(*(str(row[name]) for name in groups), *_cells(row))
+    listed = [([str(row[name]) for name in groups], _cells(row)) for row in rows]
     if len(rows) > 1:
         total = {name: sum(row[name] for row in rows) for name in rows[0] if name not in groups}
-        names = ["all", *[""] * (len(groups) - 1)] if groups else []
-        table.add_row(*names, *_cells(total), style="bold")
-    out().print(table)
+        listed.append((["all", *[""] * (len(groups) - 1)] if groups else [], _cells(total)))
+    for line in table_lines(groups, listed, out().width):
+        out().print(line, markup=False)
+
+
+def table_lines(
+    groups: Sequence[str], rows: Sequence[tuple[list[str], list[str]]], width: int
+) -> list[str]:
+    """Return a table of names and counts; where it is too wide, names have lines of their own.
+
+    Args:
+        groups: titles of the names.
+        rows: names and counts of each, the counts in the order of the titles.
+        width: columns of the screen.
+    """
+    heads = [title for _, title in _SHOWN]
+    counts = _columns([heads, *(each for _, each in rows)], str.rjust)
+    names = _columns([list(groups), *(each for each, _ in rows)], str.ljust)
+    if not groups or len(names[0]) + 2 + len(counts[0]) <= width:
+        return [f"{a}  {b}".strip() if groups else b for a, b in zip(names, counts, strict=True)]
+    told = [" / ".join(filter(None, each)) for each in (groups, *(names for names, _ in rows))]
+    return [line for name, count in zip(told, counts, strict=True) for line in (name, f"  {count}")]
+
+
+def _columns(rows: Sequence[Sequence[str]], pad: Callable[[str, int], str]) -> list[str]:
+    """Join the cells of each row, padded to the widest of their column."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(map(pad, row, widths)) for row in rows]
 
 
 def _cells(row: dict[str, Any]) -> list[str]:

@@ -7,7 +7,7 @@ from a snapshot, in whatever thread.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from prometheus_client import CollectorRegistry, GCCollector, ProcessCollector
 from prometheus_client.exposition import choose_encoder
@@ -48,6 +48,7 @@ class Snapshot(Collector):
             *_of_workers_measures(tallies),
             *_of_calls(status),
             *_of_pools(status),
+            *_of_workers_queues(status),
             *_of_broker(status),
         ]
 
@@ -209,6 +210,29 @@ def _of_pools(status: Mapping[str, Any]) -> Iterator[Metric]:
     ):
         rows = ((key, slot["load"].get(figure, 0)) for key, slot in slots if slot["load"])
         yield _gauge(f"trunkline_worker_{name}", text, labels, rows)
+
+
+def _of_workers_queues(status: Mapping[str, Any]) -> Iterator[Metric]:
+    """Yield what waits in workers, as they report; replaced ones that still drain are left out."""
+    rows: dict[str, list[tuple[tuple[str, ...], float]]] = {"": [], "HighWater": [], "Bound": []}
+    for pool in status["pools"]:
+        for slot in pool["slots"]:
+            said = slot["load"].get("queues")
+            if not isinstance(said, Mapping):
+                continue  # an older worker, or one without a process
+            for queue, what in (("kept", "Bytes"), ("waiting", "Items")):
+                name = (pool["name"], str(slot["slot"]), f"{queue} {what.lower()}")
+                for suffix, samples in rows.items():
+                    figure = cast("Any", said).get(queue + (suffix or what))
+                    if isinstance(figure, int | float):
+                        samples.append((name, figure))
+    labels = ("pool", "slot", "queue")
+    for suffix, key, text in (
+        ("depth", "", "What waits in a worker: bytes kept to be sent again, items without credit."),
+        ("high_water", "HighWater", "The most that ever waited there."),
+        ("bound", "Bound", "The most that may wait there."),
+    ):
+        yield _gauge(f"trunkline_worker_queue_{suffix}", text, labels, rows[key])
 
 
 def _of_broker(status: Mapping[str, Any]) -> Iterator[Metric]:

@@ -202,11 +202,44 @@ def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
     assert settings.broker.accept_manual is False
 
 
-def test_a_wrong_override_names_the_variable(tmp_path: Path) -> None:
+def test_the_environment_overrides_the_keys_of_workers(tmp_path: Path) -> None:
+    """Of those that are configured, also of the built-in configuration."""
+    environ = {
+        "TRUNKLINE_WORKER_MY_POOL_REPLICAS": "2",
+        "TRUNKLINE_WORKER_MY_POOL_PROVIDERS": '["a", "b"]',
+        "TRUNKLINE_WORKER_MY_POOL_ENV_FILE": "/keys",
+        "TRUNKLINE_WORKER_MY_POOL_RESTART": "{ intensity = 9 }",
+        "TRUNKLINE_WORKER_OTHER_REPLICAS": "3",  # of no worker
+    }
+    text = '[worker.my-pool]\nadapter = "scripted"\nreplicas = 1\nqueue_size = 7\n'
+    (spec,) = load(_file(tmp_path, text), ENVIRON | environ).pool_specs()
+    assert (spec.replicas, spec.providers, spec.env_file) == (2, ("a", "b"), "/keys")
+    assert (spec.restart.intensity, spec.queue_size) == (9, 7)
+    home = {**ENVIRON, "HOME": str(tmp_path), "GROQ_API_KEY": "k"}
+    settings = load(None, home | {"TRUNKLINE_WORKER_GROQ_CONCURRENCY": "4"})
+    assert settings.workers["groq"].concurrency == 4
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("TRUNKLINE_BROKER_DRAIN_S", "soon"),
+        ("TRUNKLINE_WORKER_A_REPLICAS", "many"),
+        ("TRUNKLINE_WORKER_A_PROVIDERS", '["x", 3]'),
+    ],
+)
+def test_a_wrong_override_names_the_variable(tmp_path: Path, variable: str, value: str) -> None:
     """Not a line of the file, where the value is not."""
-    error = _error(tmp_path, "[broker]\ndrain_s = 1\n", {"TRUNKLINE_BROKER_DRAIN_S": "soon"})
-    assert "TRUNKLINE_BROKER_DRAIN_S" in str(error)
+    text = '[broker]\ndrain_s = 1\n[worker.a]\nadapter = "scripted"\n'
+    error = _error(tmp_path, text, {variable: value})
+    assert f"(from {variable})" in str(error)
     assert error.line is None
+
+
+@pytest.mark.parametrize("text", ["broker = 3\n", "worker = 3\n", "worker.a = 3\n"])
+def test_a_table_of_a_wrong_type_is_found_under_an_override(tmp_path: Path, text: str) -> None:
+    environ = {"TRUNKLINE_BROKER_DRAIN_S": "3", "TRUNKLINE_WORKER_A_REPLICAS": "3"}
+    assert _error(tmp_path, text, environ).line == 1
 
 
 def test_keys_of_the_environment_make_the_built_in_configuration(tmp_path: Path) -> None:

@@ -102,11 +102,23 @@ def test_what_is_shown_is_toml_that_means_the_same(tmp_path: Path) -> None:
 def test_the_origin_of_a_value_is_said(tmp_path: Path) -> None:
     """From the file, from the environment, or the default."""
     text = '[broker]\ndrain_s = 3.0\n[worker.a]\nadapter = "scripted"\n'
-    shown = as_toml(settings(tmp_path, text, TRUNKLINE_BROKER_LOG_LEVEL="debug"))
+    environ = {
+        "TRUNKLINE_BROKER_LOG_LEVEL": "debug",
+        "TRUNKLINE_WORKER_A_QUEUE_SIZE": "5",
+        "TRUNKLINE_WORKER_A_OPTIONS": '{ apiKey = "zebra" }',
+    }
+    text += "restart = { intensity = 2 }\n"
+    shown = as_toml(settings(tmp_path, text, **environ))
     assert "\ndrain_s = 3.0\n" in shown
     assert '\nlog_level = "debug"  # from TRUNKLINE_BROKER_LOG_LEVEL\n' in shown
     assert '\nlog_format = "pretty"  # default\n' in shown
     assert "\nreplicas = 1  # default\n" in shown
+    assert "\nqueue_size = 5  # from TRUNKLINE_WORKER_A_QUEUE_SIZE\n" in shown
+    (key,) = [line for line in shown.splitlines() if line.startswith("apiKey = ")]
+    assert key.endswith('*"  # from TRUNKLINE_WORKER_A_OPTIONS')
+    assert "zebra" not in shown
+    assert "\nintensity = 2\n" in shown
+    assert "\nperiod_s = 60.0  # default\n" in shown
 
 
 # --- schema ---------------------------------------------------------------------------------
@@ -146,16 +158,21 @@ def test_what_will_hardly_work_is_said(tmp_path: Path) -> None:
     env_file = "none.env"
     python = "./nowhere"
     """
-    said = list(advice(settings(tmp_path, text, TRUNKLINE_BROKER_DRAINS="1")))
+    mistyped = {"TRUNKLINE_BROKER_DRAINS": "1", "TRUNKLINE_WORKER_A_REPLICA": "2"}
+    said = list(advice(settings(tmp_path, text, **mistyped)))
     assert said == [
         "TRUNKLINE_BROKER_DRAINS is set and names no key of [broker]"
         " (did you mean TRUNKLINE_BROKER_DRAIN_S?)",
+        "TRUNKLINE_WORKER_A_REPLICA is set and names no key of a [worker.NAME]"
+        " (did you mean TRUNKLINE_WORKER_A_REPLICAS?)",
         "worker.a: variable MISSING_KEY is not set here",
         f"worker.a: env_file {tmp_path}/none.env does not exist",
         f"worker.a: python {tmp_path}/nowhere can't be run",
         f"worker.a: adapter file {tmp_path}/no/such.py does not exist",
     ]
     assert list(advice(settings(tmp_path, '[worker.a]\nadapter = "scripted"\n'))) == []
+    debug = '[worker.a]\nadapter = "scripted"\ndebug_prompts = true\n'
+    assert "prompts and answers are written" in next(iter(advice(settings(tmp_path, debug))))
     assert "nothing to call" in next(iter(advice(settings(tmp_path, ""))))
 
 

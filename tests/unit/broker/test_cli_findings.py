@@ -1,0 +1,82 @@
+"""What `trunkline doctor` makes of a status document and of an adapter that does not load."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from trunkline_broker.cli.findings import NOTE, OK, WRONG, broker, configuration, load_fix, worker
+from trunkline_broker.config import Settings, load
+from trunkline_broker.core.specs import PoolSpec
+from trunkline_protocol.ids import PoolName
+
+TWO = '[worker.a]\nadapter = "scripted"\n[worker.b]\nadapter = "nosuch"\ndebug_prompts = true\n'
+LAST = "[trunkline] adapter nosuch: no adapter 'nosuch'"
+
+
+def settings(tmp_path: Path) -> Settings:
+    path = tmp_path / "trunkline.toml"
+    path.write_text(TWO)
+    return load(path, {"HOME": str(tmp_path), "PATH": "", "TRUNKLINE_RUN_DIR": str(tmp_path)})
+
+
+def a_slot(**fields: Any) -> dict[str, Any]:
+    return {"slot": 0, "state": "serving", "reason": "", "lastExit": "", "output": [], **fields}
+
+
+def a_document(*slots: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    pool = {"name": "a", "state": slots[0]["state"] if slots else "empty", "slots": list(slots)}
+    return {"pid": 7, "pools": [pool], **fields}
+
+
+def test_no_broker_is_no_mistake(tmp_path: Path) -> None:
+    (only,) = broker(settings(tmp_path), None)
+    assert (only.state, only.fix) == (NOTE, "trunkline up --detach")
+
+
+def test_a_worker_that_is_configured_and_not_there_needs_a_reload(tmp_path: Path) -> None:
+    first, second = broker(settings(tmp_path), a_document(a_slot()))
+    assert first.state == OK
+    assert (second.state, second.fix) == (NOTE, "trunkline reload")
+
+
+def test_a_pool_that_is_down_is_told_in_one_line(tmp_path: Path) -> None:
+    """Its reason has the last line of its output in it already."""
+    reason = f"worker 'a' ended more than 5 times in 60 s; the last time: status 2\n{LAST}"
+    slot = a_slot(state="down", reason=reason, lastExit="status 2", output=["x", LAST])
+    (found,) = [f for f in broker(settings(tmp_path), a_document(slot)) if f.state == WRONG]
+    assert found.text == f"pool a is down: {reason.splitlines()[0]}: {LAST}"
+    assert found.fix == "put right what it says, then trunkline swap a"
+
+
+def test_a_pool_that_starts_is_only_noted(tmp_path: Path) -> None:
+    states = [f.state for f in broker(settings(tmp_path), a_document(a_slot(state="starting")))]
+    assert states == [OK, NOTE, NOTE]
+
+
+def test_what_status_says_is_wrong_is_wrong_here(tmp_path: Path) -> None:
+    """What is over is only noted."""
+    measures = {"ledger": {"file": "/u", "trouble": "full", "waiting": 1, "lost": 2}}
+    found = list(broker(settings(tmp_path), a_document(a_slot(), measures=measures)))
+    assert [f.state for f in found] == [OK, WRONG, NOTE, NOTE]
+    assert all(f.fix for f in found[1:])
+
+
+def test_the_debug_switch_is_noted(tmp_path: Path) -> None:
+    made = settings(tmp_path)
+    (spec,) = [spec for spec in made.pool_specs() if spec.name == "b"]
+    found = next(f for f in worker(spec, made) if "debug_prompts" in f.text)
+    assert (found.state, "[worker.b]" in found.fix) == (NOTE, True)
+
+
+def test_the_fix_of_an_adapter_follows_its_mistake() -> None:
+    plain = PoolSpec(PoolName("p"), "x")
+    assert load_fix(plain, "no adapter 'x'; known: …").startswith("correct adapter in [worker.p]")
+    assert "requires" in load_fix(plain, "No module named 'anthropic'")
+    own = PoolSpec(PoolName("p"), "x", python="venvs/p")
+    assert load_fix(own, "No module named 'anthropic'") == "trunkline setup p"
+
+
+def test_the_file_is_named_with_its_workers(tmp_path: Path) -> None:
+    first, *_ = configuration(settings(tmp_path))
+    assert first.text.endswith("trunkline.toml; workers: a, b")
