@@ -16,6 +16,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from secrets import token_bytes
 from typing import Any, Final, cast, get_args
@@ -33,25 +34,27 @@ from trunkline_broker.config_errors import ConfigError
 from trunkline_broker.core import effects as do
 from trunkline_broker.core import events as said
 from trunkline_broker.core.broker import Broker
-from trunkline_broker.core.specs import AliveWorker
+from trunkline_broker.core.specs import AliveWorker, BrokerSpec
 from trunkline_broker.door import Door
 from trunkline_broker.hints import Hint, read_hints
 from trunkline_broker.key_files import KeyFileError
 from trunkline_broker.lane import Lane
 from trunkline_broker.locks import BrokerRunning, take_lock
 from trunkline_broker.measured.measures import Measures
+from trunkline_broker.open_files import SMALLEST_LIMIT, Line, OpenFiles
 from trunkline_broker.paths import RunDirError, ipc
 from trunkline_broker.processes import Processes, alive
 from trunkline_broker.queues import QueueFigures
 from trunkline_broker.receivers import ClientReceiver, WorkerReceiver
 from trunkline_broker.resources import (
     forbid_core_dumps,
+    open_files,
     raise_open_files_limit,
     usage,
     worker_rules,
 )
 from trunkline_broker.router import Router
-from trunkline_broker.security import ZapHandler
+from trunkline_broker.security import Bell, ZapHandler
 from trunkline_broker.sockets import Context
 from trunkline_broker.supervisor import Supervisor
 from trunkline_broker.telemetry import Telemetry
@@ -148,7 +151,15 @@ class Daemon:
 
     def _open(self) -> None:
         paths = self._settings.paths
-        raise_open_files_limit()
+        files = OpenFiles(raise_open_files_limit())
+        if files.limit < SMALLEST_LIMIT:
+            raise OSError(
+                f"the limit of open files is {files.limit}, at least {SMALLEST_LIMIT} are"
+                " needed (ulimit -n, or LimitNOFILE= of the unit)"
+            )
+        over = Bell(self._telemetry.count, self._telemetry.log).ring
+        clients_line = Line(files.clients_line, "clients", over)
+        workers_line = Line(files.workers_line, "workers", over)
         hints = alive(read_hints(paths.hints))
         self._measures = Measures(self._settings, self._telemetry.log)
         self._cleanup.callback(self._measures.close)
@@ -165,20 +176,36 @@ class Daemon:
             self._cleanup.callback(ZapHandler(self._context, door.guard).close)
         clients = ClientReceiver(self.report, self._telemetry.count, self._flush)
         self._clients = Router(
-            self._context, paths.control, Direction.CLIENT_TO_BROKER, clients, door.clients
+            self._context,
+            paths.control,
+            Direction.CLIENT_TO_BROKER,
+            clients,
+            door.clients,
+            clients_line,
         )
         self._cleanup.callback(self._clients.close)
         workers = WorkerReceiver(self.report, self._telemetry.count, self._flush)
         self._workers = Router(
-            self._context, paths.workers_control, Direction.WORKER_TO_BROKER, workers, door.workers
+            self._context,
+            paths.workers_control,
+            Direction.WORKER_TO_BROKER,
+            workers,
+            door.workers,
+            workers_line,
         )
         self._cleanup.callback(self._workers.close)
         self._lane = Lane(
-            paths.workers_lane, paths.lane, self._on_stray, self._on_lane_end, tcp=door.lanes
+            paths.workers_lane,
+            paths.lane,
+            self._on_stray,
+            self._on_lane_end,
+            tcp=door.lanes,
+            lines=(workers_line, clients_line),
         )
         self._cleanup.callback(self._lane.close)
         inside, outside = self._lane.tcp_endpoints
         spec = door.with_lanes(self._settings.broker_spec(), inside, outside)
+        spec = self._within(files, spec)
         self._core = Broker(spec, _epoch_after(hints), token_bytes)
         self._processes = self._watched_processes(hints)
         self._attachments = AttachmentStore(self._settings.attachments_dir, self.report)
@@ -197,6 +224,17 @@ class Daemon:
         facts["config"] = str(source) if source is not None else "built in"
         self._telemetry.log("info", "ready", facts)
         self._supervisor.ready(self._settings.endpoint)
+
+    def _within(self, files: OpenFiles, spec: BrokerSpec) -> BrokerSpec:
+        """Return a specification with no more clients than there are descriptors for."""
+        slots = sum(pool.replicas for pool in spec.pools)
+        allowed = files.max_clients(open_files(), slots)
+        if allowed >= spec.max_clients:
+            return spec
+        facts = {"limit": files.limit, "clients": allowed, "wanted": spec.max_clients}
+        self._telemetry.log("warning", "open_files_limit_small", facts)
+        bound = f"the broker's limit of open files ({files.limit}: ulimit -n, LimitNOFILE=)"
+        return replace(spec, max_clients=allowed, clients_bound=bound)
 
     def _watched_processes(self, hints: list[Hint]) -> Processes:
         broker = self._settings.broker

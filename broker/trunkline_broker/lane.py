@@ -22,8 +22,9 @@ import zmq
 from trunkline_protocol import limits
 from trunkline_protocol.codec import HEADER_BYTES, encode_probed
 
+from trunkline_broker.open_files import Line, no_line
 from trunkline_broker.paths import PRIVATE_FILE_MODE, ipc
-from trunkline_broker.security import HandshakeWatch, TcpListen, ZapHandler
+from trunkline_broker.security import HANDSHAKE_MS, HandshakeWatch, TcpListen, ZapHandler
 from trunkline_broker.sockets import Context, Socket, descriptor, has_input
 
 _SINK: Final = "inproc://sink"
@@ -48,6 +49,7 @@ class Lane:
         proxy: Proxy = zmq.proxy,
         *,
         tcp: tuple[TcpListen | None, TcpListen | None] = (None, None),
+        lines: tuple[Line, Line] | None = None,
     ) -> None:
         """Bind both sides and start the proxy.
 
@@ -58,6 +60,7 @@ class Lane:
             on_end: told, on the loop, if the proxy ends without `close`.
             tcp: where else workers and clients connect.
             proxy: what moves frames from one socket to the other until the context ends.
+            lines: which connections of workers and of clients are too many.
 
         Raises:
             zmq.ZMQError: a side can't be bound.
@@ -71,7 +74,7 @@ class Lane:
         self._door: list[ZapHandler | HandshakeWatch] = []
         try:
             sockets = (_inside(self._context, inside), _outside(self._context, outside))
-            self.tcp_endpoints = self._listen(sockets, tcp)
+            self.tcp_endpoints = self._listen(sockets, tcp, lines or (no_line(), no_line()))
         except (zmq.ZMQError, OSError):
             self._close_door()
             self._context.destroy(0)
@@ -96,17 +99,21 @@ class Lane:
         return True
 
     def _listen(
-        self, sockets: tuple[Socket, Socket], tcp: tuple[TcpListen | None, TcpListen | None]
+        self,
+        sockets: tuple[Socket, Socket],
+        tcp: tuple[TcpListen | None, TcpListen | None],
+        lines: tuple[Line, Line],
     ) -> tuple[str, str]:
         """Bind the TCP endpoints; this context answers for its own handshakes."""
         guard = next((each.guard for each in tcp if each is not None), None)
         if guard is not None:
             self._door.append(ZapHandler(self._context, guard))
         endpoints: list[str] = []
-        for socket, listen in zip(sockets, tcp, strict=True):
-            if listen is not None and guard is not None:
-                name = f"{listen.kind} lane"
-                self._door.append(HandshakeWatch(self._context, socket, name, guard.tell))
+        for socket, listen, line in zip(sockets, tcp, lines, strict=True):
+            name = f"{listen.kind} lane" if listen is not None else "lane"
+            tell = guard.tell if listen is not None and guard is not None else None
+            watch = HandshakeWatch(self._context, socket, name, tell, line.on_accepted)
+            self._door.append(watch)
             endpoints.append(listen.bind(socket) if listen is not None else "")
         return endpoints[0], endpoints[1]
 
@@ -138,7 +145,8 @@ class Lane:
     def _forward(self, proxy: Proxy, inside: Socket, outside: Socket) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
-            proxy(inside, outside)
+            while not _is_over(proxy, inside, outside):
+                pass
         except zmq.ZMQError:
             pass  # ETERM is the wanted end; any other end is reported below just the same
         finally:
@@ -170,12 +178,26 @@ class Lane:
             self._on_readable()
 
 
+def _is_over(proxy: Proxy, inside: Socket, outside: Socket) -> bool:
+    """Run the proxy; `False` if it is to be run again.
+
+    libzmq's ends with EAGAIN when a socket that it found readable has nothing to read after all,
+    which happens over TCP with CURVE. Nothing was taken from anywhere then.
+    """
+    try:
+        proxy(inside, outside)
+    except zmq.Again:
+        return False
+    return True
+
+
 def _inside(context: Context, path: Path) -> Socket:
     dealer = context.socket(zmq.DEALER)
     dealer.setsockopt(zmq.LINGER, 0)
     dealer.setsockopt(zmq.RCVHWM, 0)
     dealer.setsockopt(zmq.SNDHWM, 1)
     dealer.setsockopt(zmq.MAXMSGSIZE, HEADER_BYTES + limits.MAX_LANE_BODY_BYTES)
+    dealer.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
     dealer.bind(_SINK)
     dealer.bind(ipc(path))
     path.chmod(PRIVATE_FILE_MODE)
@@ -190,6 +212,7 @@ def _outside(context: Context, path: Path) -> Socket:
     router.setsockopt(zmq.SNDHWM, 0)
     router.setsockopt(zmq.RCVHWM, _CLIENT_LIMIT_FRAMES)
     router.setsockopt(zmq.MAXMSGSIZE, limits.MAX_LANE_UP_BYTES)
+    router.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
     router.bind(ipc(path))
     path.chmod(PRIVATE_FILE_MODE)
     return router

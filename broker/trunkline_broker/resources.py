@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_NO_LIMIT = 1 << 20
 
 
 class ResourceRule(NamedTuple):
@@ -55,11 +56,17 @@ def forbid_core_dumps() -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def raise_open_files_limit() -> None:
-    """Allow this process what the system allows: a client is two connections."""
+def raise_open_files_limit() -> int:
+    """Allow this process what the system allows; return that number of descriptors."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return _NO_LIMIT if hard == resource.RLIM_INFINITY else hard
+
+
+def open_files() -> int:
+    """Return how many descriptors this process has open."""
+    return len(os.listdir("/proc/self/fd")) - 1  # that of the listing itself
 
 
 def usage() -> dict[str, object]:

@@ -38,15 +38,24 @@ from trunkline_protocol.codec import Direction, decode, encode
 from trunkline_protocol.failure import RemoteProtocolError
 from trunkline_protocol.frames import Frame
 
+from trunkline_broker.open_files import Line, hang_up, no_line
 from trunkline_broker.paths import PRIVATE_FILE_MODE, ipc
 from trunkline_broker.queues import QueueFigures
-from trunkline_broker.security import HANDSHAKE_FAILURES, USER_ID, TcpListen, handshake_fields
+from trunkline_broker.security import (
+    ACCEPTED,
+    HANDSHAKE_FAILURES,
+    HANDSHAKE_MS,
+    USER_ID,
+    TcpListen,
+    handshake_fields,
+)
 from trunkline_broker.sockets import Context, Socket, descriptor, has_input
 
 DRAIN_FRAMES: Final = 64  # of one turn; then the loop looks at everybody else
 SEND_LIMIT_FRAMES: Final = 2 * limits.MAX_OPEN_CALLS_PER_CLIENT
 RECEIVE_LIMIT_FRAMES: Final = 500  # of one peer; it waits beyond it
 _OUTBOX_FRAMES: Final = 4 * DRAIN_FRAMES  # a drain leads to at most a few frames for each it took
+_SILENT_S: Final = 5.0  # a connection that has said nothing for so long is dispensable
 LINGER_MS: Final = 200  # the last frames before the end of the process
 # Plain numbers: pyzmq's enumerations cost three times as much as the calls they are for (measured).
 _NOW: Final = int(zmq.DONTWAIT)
@@ -105,14 +114,25 @@ class Router:
         way: Direction,
         to: Receiver,
         tcp: TcpListen | None = None,
+        line: Line | None = None,
     ) -> None:
         """Bind; the socket file is private to this user.
+
+        Args:
+            context: of the socket.
+            path: of the socket file.
+            way: what frames may come.
+            to: takes what is found out.
+            tcp: where else it is bound.
+            line: says which connections are too many.
 
         Raises:
             zmq.ZMQError: it can't be bound.
         """
         self._guard = tcp.guard if tcp is not None else None
         self._tcp = tcp
+        self._line = line if line is not None else no_line()
+        self._silent: dict[int, float] = {}  # connections that have said nothing, and since when
         self._list_version = -1
         self._way = way
         self._to = to
@@ -293,6 +313,7 @@ class Router:
             known.name = known.user.partition(":")[0]
         self._peers[peer] = known
         self._by_fd.setdefault(fd, set()).add(peer)
+        self._silent.pop(fd, None)
         return known
 
     def _forget(self, peer: bytes) -> None:
@@ -317,13 +338,33 @@ class Router:
             except zmq.Again:
                 return
             event, fd = _MONITOR_EVENT.unpack(packed)
+            if event == ACCEPTED:
+                self._on_accepted(fd)
+                continue
             if event != _DISCONNECTED:
                 if self._guard is not None:
                     fields = handshake_fields("control", event)
                     self._guard.tell("handshake_failed", fields | {"kind": self._kind()})
                 continue
+            self._silent.pop(fd, None)
             for peer in list(self._by_fd.get(fd, ())):
                 self._forget(peer)
+
+    def _on_accepted(self, fd: int) -> None:
+        now_s = self._loop.time()
+        if self._line.is_passed_by(fd):
+            # Who greets does it at once; those that only sit there make room for those that do.
+            while self._silent:
+                silent, since_s = next(iter(self._silent.items()))  # the first that came
+                if now_s - since_s < _SILENT_S:
+                    break
+                del self._silent[silent]
+                self._to.on_count("control.silent_closed")
+                hang_up(silent)
+        else:
+            self._silent.pop(fd, None)  # to the end of the order
+            self._silent[fd] = now_s
+        self._line.on_accepted(fd)
 
     def _kind(self) -> str:
         return self._tcp.kind if self._tcp is not None else ""
@@ -345,6 +386,7 @@ def _bound(context: Context, path: Path) -> Socket:
     router.setsockopt(zmq.MAXMSGSIZE, limits.MAX_PART_BYTES)
     router.setsockopt(zmq.SNDHWM, SEND_LIMIT_FRAMES)
     router.setsockopt(zmq.RCVHWM, RECEIVE_LIMIT_FRAMES)
+    router.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
     try:
         router.bind(ipc(path))
         path.chmod(PRIVATE_FILE_MODE)
@@ -356,7 +398,7 @@ def _bound(context: Context, path: Path) -> Socket:
 
 def _monitored(context: Context, router: Socket) -> Socket:
     address = f"inproc://monitor-{descriptor(router)}"
-    router.monitor(address, _DISCONNECTED | HANDSHAKE_FAILURES)
+    router.monitor(address, ACCEPTED | _DISCONNECTED | HANDSHAKE_FAILURES)
     monitor = context.socket(zmq.PAIR)
     monitor.setsockopt(zmq.LINGER, 0)
     # ZeroMQ's thread blocks on a full monitor, with a lock that closing the socket needs.

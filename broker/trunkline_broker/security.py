@@ -34,6 +34,8 @@ HANDSHAKE_FAILURES: Final = int(
     | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
     | zmq.Event.HANDSHAKE_FAILED_NO_DETAIL
 )
+ACCEPTED: Final = int(zmq.Event.ACCEPTED)
+HANDSHAKE_MS: Final = 5_000  # then ZeroMQ closes a connection that says nothing
 _ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"
 _ZAP_VERSION: Final = b"1.0"
 _ZAP_PARTS: Final = 7  # version, request, domain, address, routing id, mechanism, key
@@ -42,7 +44,6 @@ _REREAD_S: Final = 1.0
 _MAX_LISTED: Final = 10_000
 _SAY_EVERY_S: Final = 1.0
 _HANDSHAKE_BYTES: Final = 1024  # INITIATE has 257 and metadata; the limit of messages holds for it
-_HANDSHAKE_MS: Final = 5_000
 _HEARTBEAT_MS: Final = 3_000
 _TIMEOUT_MS: Final = 10_000
 _DRAIN: Final = 64
@@ -145,7 +146,7 @@ class TcpListen:
         """
         socket.setsockopt(zmq.HEARTBEAT_IVL, _HEARTBEAT_MS)
         socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, _TIMEOUT_MS)
-        socket.setsockopt(zmq.HANDSHAKE_IVL, _HANDSHAKE_MS)
+        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
         socket.setsockopt(zmq.IPV6, int(self.address.startswith("[")))
         if self.guard is not None:
             limit = int(socket.getsockopt(zmq.MAXMSGSIZE))
@@ -210,14 +211,30 @@ class ZapHandler:
 
 
 class HandshakeWatch:
-    """Tells of handshakes that fail on a socket whose monitor has nothing else to do."""
+    """Tells of connections and of handshakes that fail, on a socket that has no other monitor.
 
-    def __init__(self, context: Context, socket: Socket, name: str, tell: Tell) -> None:
+    Args:
+        context: of the socket.
+        socket: is watched.
+        name: of the socket, for people.
+        tell: takes failed handshakes; `None`: nobody shakes hands here.
+        accepted: takes the descriptor of each new connection.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        socket: Socket,
+        name: str,
+        tell: Tell | None,
+        accepted: Callable[[int], None],
+    ) -> None:
         self._name = name
         self._tell = tell
+        self._accepted = accepted
         self._loop = asyncio.get_running_loop()
         address = f"inproc://handshakes-{descriptor(socket)}"
-        socket.monitor(address, HANDSHAKE_FAILURES)
+        socket.monitor(address, ACCEPTED | (0 if tell is None else HANDSHAKE_FAILURES))
         self._monitor = context.socket(zmq.PAIR)
         self._monitor.setsockopt(zmq.LINGER, 0)
         self._monitor.setsockopt(zmq.RCVHWM, 0)  # ZeroMQ's thread blocks on a full one
@@ -233,8 +250,11 @@ class HandshakeWatch:
 
     def _on_readable(self) -> None:
         while not self._monitor.closed and has_input(self._monitor):
-            packed = self._monitor.recv_multipart(zmq.DONTWAIT)[0]
-            self._tell("handshake_failed", handshake_fields(self._name, _EVENT.unpack(packed)[0]))
+            event, value = _EVENT.unpack(self._monitor.recv_multipart(zmq.DONTWAIT)[0])
+            if event == ACCEPTED:
+                self._accepted(value)
+            elif self._tell is not None:
+                self._tell("handshake_failed", handshake_fields(self._name, event))
 
 
 def handshake_fields(socket: str, event: int) -> dict[str, object]:

@@ -46,6 +46,8 @@ async def broker(name: str, endpoint: str | None = None) -> AsyncGenerator[LlmRu
             yield llm
     except trunkline.BrokerUnreachableError as exc:
         fail(str(exc), ExitCode.NO_BROKER)
+    except trunkline.BrokerRefusedError as exc:
+        fail(f"the broker refuses: {exc.code}: {exc}", ExitCode.FAILED)
 
 
 async def ask(

@@ -5,6 +5,8 @@ It decides when a client is dead; what becomes of its calls and queries is decid
 
 from __future__ import annotations
 
+from typing import Final
+
 from trunkline_protocol import limits
 from trunkline_protocol.frames import Hello, Refused, Stopping, Welcome
 from trunkline_protocol.ids import ClientId
@@ -18,6 +20,9 @@ from trunkline_broker.core.endings import Endings
 from trunkline_broker.core.forwarding import Forwarding
 from trunkline_broker.core.hub import Hub, Timer
 from trunkline_broker.core.questions import Questions
+
+_COMMAND: Final = "trunkline "  # what `trunkline status` and the like call themselves
+_COMMANDS: Final = 4  # of them get in where nobody else does
 
 
 class Greeting:
@@ -98,8 +103,11 @@ class Greeting:
             text = f"the broker speaks protocol {ours}, the client {theirs}"
             return Refused("VERSION", text)
         is_known = self._hub.clients.get(frame.client) is not None
-        if not is_known and len(self._hub.clients) >= spec.max_clients:
-            return Refused("OVERLOADED", f"{spec.max_clients} clients are here already")
+        # Whoever looks what is wrong must get in.
+        places = spec.max_clients + _COMMANDS * frame.name.startswith(_COMMAND)
+        if not is_known and len(self._hub.clients) >= places:
+            bound = f"{spec.max_clients} clients are here, the most that {spec.clients_bound}"
+            return Refused("OVERLOADED", f"{bound} allows; close some, or raise it")
         return None
 
     def _watch(self, old_pid: int | None, client: Client) -> None:

@@ -109,6 +109,8 @@ class BrokerSpec:
         prepared_s: what a prepared call of an older broker is held for at most.
         remote_lease_s: liveness of workers on other hosts, whose links may drop for a while.
         remote_lane, remote_workers_lane: what clients and workers on other hosts are told.
+        max_clients: most clients at once.
+        clients_bound: what that bound comes from, for those that are refused.
         access: what clients on other hosts may do, by name of their key.
         attachments_dir: where workers of this host read attachments; empty: none are kept.
         attachments_bytes: most that the attachment store holds.
@@ -121,6 +123,7 @@ class BrokerSpec:
     accept_manual: bool = True
     drain_s: float = 30.0
     max_clients: int = limits.MAX_CLIENTS
+    clients_bound: str = "[broker] max_clients"
     max_calls: int = 65_536
     max_calls_per_client: int = limits.MAX_OPEN_CALLS_PER_CLIENT
     max_calls_per_worker: int = limits.MAX_OPEN_CALLS_PER_WORKER

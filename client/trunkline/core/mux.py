@@ -362,8 +362,11 @@ class Mux:
             if stream is None or stream.attempt != frame.attempt or is_ignored:
                 return [Count("refused_frames")]
             return self._absorb(stream, stream.on_failed(failure), now_s)
-        if frame.code == "VERSION" and self._link.phase is LinkPhase.GREETING:
-            return self.on_rejected(frame.code, frame.message)
+        if self._link.phase is LinkPhase.GREETING:
+            # A broker that is full for now has room later, but whoever is connecting wants to know.
+            is_full = frame.code == Code.OVERLOADED and self._told_epoch is None
+            if frame.code == "VERSION" or is_full:
+                return self.on_rejected(frame.code, frame.message)
         return [Count("refused_frames")]
 
     def _on_snapshot(self, frame: Snapshot, now_s: float) -> Effects:

@@ -41,9 +41,21 @@ def test_clients_are_bounded() -> None:
     rig = Rig(max_clients=1)
     client = rig.a_client()
     other = rig.a_client()
-    assert only(other.got(frames.Refused)).code == "OVERLOADED"
+    refused = only(other.got(frames.Refused))
+    assert refused.code == "OVERLOADED"
+    assert "1 clients are here, the most that [broker] max_clients allows" in refused.message
     client.reconnect()
     assert client.got(frames.Welcome)
+
+
+def test_a_full_broker_can_still_be_asked_what_is_wrong() -> None:
+    """A few commands get in beyond the bound, and no more than a few."""
+    rig = Rig(max_clients=1)
+    rig.a_client()
+    for number in range(100, 106):
+        command = RigClient(rig, number)
+        command.say(frames.Hello((1, 0), command.id, 1, "trunkline status"))
+        assert bool(command.got(frames.Welcome)) == (number < 104)
 
 
 def test_a_client_that_changes_its_process_is_watched_anew() -> None:

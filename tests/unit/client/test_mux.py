@@ -148,6 +148,19 @@ def test_a_refused_greeting_ends_everything() -> None:
     assert mux.open_count == 0
 
 
+def test_a_full_broker_is_told_to_who_connects_and_waited_for_by_who_was_there() -> None:
+    """A client that was welcomed once goes on greeting: there may be room again."""
+    full = frames.Refused("OVERLOADED", "4096 clients are here")
+    mux = a_mux(up=False)
+    mux.on_connected(0.0)
+    assert mux.on_control(full, 0.0) == [Rejected("OVERLOADED", "4096 clients are here")]
+    mux = a_mux()
+    mux.on_disconnected(1.0)
+    mux.on_connected(1.0)
+    assert mux.on_control(full, 1.0) == [Count("refused_frames")]
+    assert kinds(mux.on_tick(2.0)) == [frames.Hello]
+
+
 def test_another_major_version_in_welcome_does_too() -> None:
     """The broker should have refused."""
     mux = a_mux(up=False)
