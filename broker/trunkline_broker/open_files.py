@@ -87,11 +87,14 @@ def hang_up(fd: int) -> None:
     If it has closed it by now, the number is nobody's, or that of another connection, which comes
     back by itself.
     """
-    # Named, so that Python does not ask for it; it makes no difference to `shutdown`.
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=fd)
     with contextlib.suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
-    connection.detach()
+        # Family and type are named, so that Python does not ask the kernel for them; to `shutdown`
+        # they make no difference.
+        connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM, 0, fileno=fd)
+        try:
+            connection.shutdown(socket.SHUT_RDWR)
+        finally:
+            connection.detach()
 
 
 def no_line() -> Line:
