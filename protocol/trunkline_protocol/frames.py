@@ -7,7 +7,7 @@ This file does not know how bytes look. SPEC.md section 3 explains each kind.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Final
 
 from trunkline_protocol import wire_checks as check
@@ -456,7 +456,12 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class HeldCall:
-    """One entry of `REGISTER`: an attempt that the worker holds, running or ended."""
+    """One entry of `REGISTER`: an attempt that the worker holds, running or ended.
+
+    Attributes:
+        token: what `ATTACH` must name; empty: the call is not detachable.
+        is_detached: nobody is attached; `client` is the last one that was.
+    """
 
     call: CallId
     attempt: int
@@ -465,6 +470,8 @@ class HeldCall:
     provider: RouteName
     next: int
     is_ended: bool
+    token: bytes = field(default=b"", repr=False)
+    is_detached: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -171,6 +171,7 @@ _BY_TYPE: Final[dict[str, Callable[[object], Any]]] = {
     "int": uint,
     "str": name,
     "bool": boolean,
+    "bytes": binary,
     "CallId": call_id,
     "ClientId": client_id,
     "LeaseId": lease_id,

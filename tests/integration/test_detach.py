@@ -174,6 +174,32 @@ async def test_a_stream_survives_a_killed_broker_after_it_was_attached(
         assert chunks[-1].reason.kind == "stop"
 
 
+async def test_a_call_that_nobody_reads_survives_a_killed_broker(broker: BrokerProcess) -> None:
+    """The new broker waits for no client of it, and knows its ticket."""
+
+    def is_alone() -> bool:
+        document = broker.status()
+        readers = [row for row in document["clients"] if row["openCalls"]]
+        return document["calls"]["running"] == 1 and not readers
+
+    async with trunkline.connect(broker.endpoint) as first:
+        stream = first.stream(**asked("alone", chunks=300, pace_ms=8), detachable=True)
+        await anext(stream)
+        ticket = await ticket_of(stream)
+    await until_async(is_alone)
+    await asyncio.to_thread(broker.kill)
+    await asyncio.to_thread(broker.start)
+    await until_async(is_alone)
+    wrong = ticket.replace(ticket.split(".")[1], "00" * 16)
+    async with trunkline.connect(broker.endpoint) as second:
+        _, finish = await text_of(second.attach(wrong))
+        assert finish.failure is not None
+        assert finish.failure.code == "STREAM_CLOSED"
+    async with trunkline.connect(broker.endpoint) as third:
+        text, finish = await asyncio.wait_for(text_of(third.attach(ticket)), 20 * SLOW)
+        assert (text, finish.kind) == (whole(300, 40), "stop")
+
+
 @pytest.mark.parametrize("what", ["wrong token", "unknown call", "not detachable"])
 async def test_a_ticket_that_nobody_honours(broker: BrokerProcess, what: str) -> None:
     """One failed finish; the call itself is not touched."""

@@ -130,7 +130,7 @@ EXAMPLES: Final[tuple[frames.Frame, ...]] = (
         TOKEN,
         ("detach",),
         (
-            frames.HeldCall(CALL, 1, CLIENT, KEY, ROUTE, 301, is_ended=False),
+            frames.HeldCall(CALL, 1, CLIENT, KEY, ROUTE, 301, False, TOKEN, is_detached=True),
             frames.HeldCall(OTHER_CALL, 0, CLIENT, KEY, ROUTE, 5, is_ended=True),
         ),
         (LEASE,),

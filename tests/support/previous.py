@@ -20,7 +20,7 @@ APPENDED: Final[dict[type, tuple[str, ...]]] = {
     frames.Restate: ("queues",),
     frames.Query: ("client",),
 }
-_ENTRY_LENGTHS: Final = {frames.Restated: 7}
+_ENTRY_LENGTHS: Final = {frames.Restated: 7, frames.HeldCall: 7}
 _whole_entry = codec._entry
 
 

@@ -194,11 +194,10 @@ class Adoption:
     def _adopt(self, worker: Worker, entry: HeldCall, named: tuple[str, ...], now_s: float) -> None:
         hub = self._hub
         call = Call.held(entry, worker.generation, named)
-        client = self._client(entry.client, now_s)
-        if client is None:
-            raise AssertionError("a held call names its client")
+        client = self._client(call.client, now_s)
         hub.calls.add(call)
-        client.calls[call.id] = call
+        if client is not None:
+            client.calls[call.id] = call
         self._bind(worker, call, client)
         if entry.is_ended:
             self._endings.tail_only(call, worker, now_s)
@@ -221,18 +220,19 @@ class Adoption:
             hub.to_worker(worker, Cancel(entry.call, entry.attempt))
             return
         self._endings.leave_queue(call)
-        call.rebind(worker.generation)
+        call.rebind(entry, worker.generation)
         self._bind(worker, call, hub.clients.ensure(entry.client))
         if entry.is_ended:
             self._endings.tail_only(call, worker, call.heard_s)
         hub.count("calls_adopted")
 
-    def _bind(self, worker: Worker, call: Call, client: Client) -> None:
+    def _bind(self, worker: Worker, call: Call, client: Client | None) -> None:
         hub = self._hub
         worker.calls[call.id] = call
         worker.running += 1
         hub.gates.at(call.provider).running += 1
-        hub.open_stream(client, call)
+        if client is not None:
+            hub.open_stream(client, call)
 
     def _named(self, worker: Worker, call: Call, now_s: float) -> None:
         """Give a held call the window that holds here, and what its client said before."""

@@ -129,11 +129,13 @@ class Call:
         """Make a call that a worker brought along from an older broker."""
         return cls(
             id=entry.call,
-            client=entry.client,
+            client=None if entry.is_detached else entry.client,
             attempt=entry.attempt,
             stream_key=entry.stream_key,
             provider=entry.provider,
             state=CallState.RUNNING,
+            is_detachable=bool(entry.token),
+            token=entry.token or None,
             worker=worker,
             retries=entry.attempt,
             is_rebound=True,
@@ -165,11 +167,12 @@ class Call:
         self.policy_map = policy_map
         return frame
 
-    def rebind(self, worker: Generation) -> None:
+    def rebind(self, entry: HeldCall, worker: Generation) -> None:
         """A worker of an older broker holds what waits here: it runs already."""
         self._enter(CallState.QUEUED, CallState.RUNNING)
         self.waiting = None
         self.worker = worker
+        self.token = entry.token or None
 
     def end(self, frame: Ended | None, now_s: float) -> None:
         """Take the worker's report that the attempt is over; `None`: an older broker got it."""

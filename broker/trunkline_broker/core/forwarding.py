@@ -109,8 +109,8 @@ class Forwarding:
                 hub.to_client(client, Lost(frame.call, 0))
             return
         if call.token is None:
-            # Taken over from an older broker: only the worker knows the token. If it is right, its
-            # SNAPSHOT gives the call to whoever asked.
+            # Taken over from a worker of an older version, which alone knows the token. If it is
+            # right, its SNAPSHOT gives the call to whoever asked.
             call.attacher = client.id
         elif call.token != frame.token:
             hub.count("attach_refused")
@@ -119,6 +119,7 @@ class Forwarding:
         else:
             self._endings.attach(call, client)
             call.stream_key = frame.stream_key
+            call.is_rebound = False
         call.heard_s = now_s
         is_new = call.client != client.id
         chunks, size = window_for(len(client.budget) + is_new)

@@ -168,6 +168,9 @@ class Openings:
 
     def _open_again(self, call: Call, client: Client, frame: Open, now_s: float) -> None:
         hub = self._hub
+        if call.client is None:
+            self._give_up(client, frame)
+            return
         if call.client != client.id:
             hub.count("foreign_call")
             return
@@ -207,8 +210,16 @@ class Openings:
     def _open_past(self, past: Past, client: Client, frame: Open) -> None:
         if past.client == client.id and past.failed is not None and frame.attempt == past.attempt:
             self._hub.to_client(client, past.failed)
+        elif past.client is None:
+            self._give_up(client, frame)
         else:
             self._hub.count("stale_attempt")
+
+    def _give_up(self, client: Client, frame: Open) -> None:
+        """End a call here that was cancelled or detached because its client seemed gone."""
+        text = "this client seemed gone for too long, and the call was given up"
+        failure = LlmFailure(text, Code.TRANSPORT)
+        self._hub.to_client(client, Failed(frame.call, frame.attempt, failure.to_dict()))
 
     # --- new calls --------------------------------------------------------------------------
 

@@ -27,6 +27,8 @@ from tests.support.broker_rig import (
 OLD = Generation(Epoch(900), 3)
 OLDER = Generation(Epoch(900), 2)
 LEASE = LeaseId(b"L" * 16)
+KEY = StreamKey(b"12345678")
+TICKET = b"ticket" * 2
 TOKEN = b"t" * 32
 
 
@@ -259,7 +261,7 @@ def test_claims_that_nobody_supports_are_lost() -> None:
     client.say(restated(client.an_open()))  # over the bound: said again later
     gone.die()
     client.say(frames.Credit(opened.call, 0, 1, 1, 1))
-    client.say(frames.Attach(opened.call, b"", StreamKey(b"12345678")))
+    client.say(frames.Attach(opened.call, b"", KEY))
     assert not rig.effects
     worker.register("serving")
     worker.ready("p")
@@ -580,15 +582,64 @@ def test_calls_beyond_the_bound_are_not_adopted() -> None:
     assert len(rig.hub.calls) == 1
 
 
-def test_a_call_that_was_detached_before_the_restart_is_attached_by_the_worker() -> None:
-    """Only it knows the token; its SNAPSHOT is the consent."""
+def test_a_detached_call_waits_for_whoever_has_its_token() -> None:
+    """However long that takes; to others it is an unknown call, also to whom it was taken from."""
+    rig = Rig(alive=(alive(),))
+    worker, owner, client = an_old_worker(rig), a_client(rig), a_client(rig)
+    opened = owner.an_open()
+    owner.hello()
+    owner.say(restated(opened))
+    entry = held(opened, owner, token=TICKET, is_detached=True)
+    worker.register("serving", calls=(entry,))
+    assert owner.got(frames.Lost)
+    assert worker.got(frames.Window) == []
+    worker.ready("p", policy=NORMAL)
+    rig.live(60.0, worker)
+    assert worker.got(frames.Cancel) == []
+    client.hello()
+    client.say(frames.Attach(opened.call, b"wrong", KEY))
+    assert client.got(frames.Lost)
+    client.say(frames.Attach(opened.call, TICKET, KEY))
+    assert only(worker.got(frames.Attach)).client == client.id
+    rig.check()
+    worker.say(frames.Snapshot(opened.call, 0, 5))
+    assert client.got(frames.Snapshot)
+    client.say(restated(opened))
+    assert worker.got(frames.Credit)
+    worker.end(opened)
+    assert client.got(frames.Ended)
+    rig.check()
+
+
+def test_a_detachable_call_whose_client_does_not_come_back_is_detached() -> None:
+    """One that comes back is told its ticket again."""
+    rig = Rig(alive=(alive(),))
+    worker, gone, back = an_old_worker(rig), a_client(rig), a_client(rig)
+    left, kept, unheard = gone.an_open(), back.an_open(), back.an_open(detachable=True)
+    back.hello()
+    back.say(unheard)
+    clients = ((left, gone), (kept, back), (unheard, back))
+    worker.register("serving", calls=tuple(held(f, c, token=TICKET) for f, c in clients))
+    worker.ready("p", policy=NORMAL)
+    accepted = {frame.call: frame.token for frame in back.got(frames.Accepted)}
+    assert accepted == {kept.call: TICKET, unheard.call: TICKET}
+    rig.live(31.0, worker)
+    assert worker.got(frames.Cancel) == []
+    assert worker.got(frames.Window)[0] == frames.Window(left.call, 0, 0, 0)
+    back.say(frames.Attach(left.call, TICKET, KEY))
+    assert only(worker.got(frames.Attach)).call == left.call
+    rig.check()
+
+
+def test_a_worker_of_an_older_version_alone_knows_the_token() -> None:
+    """Its SNAPSHOT is the consent."""
     rig = Rig(alive=(alive(),))
     worker, owner, client = an_old_worker(rig), a_client(rig), a_client(rig)
     opened = owner.an_open()
     worker.register("serving", calls=(held(opened, owner),))
     worker.ready("p")
     client.hello()
-    client.say(frames.Attach(opened.call, b"token", StreamKey(b"12345678")))
+    client.say(frames.Attach(opened.call, b"token", KEY))
     assert only(worker.got(frames.Attach)).client == client.id
     assert rig.hub.calls.get(opened.call) is not None
     worker.say(frames.Snapshot(opened.call, 0, 5))

@@ -38,7 +38,7 @@ def a_call(state: CallState) -> Call:
 STEPS = {
     "queue": lambda call: call.queue(an_open(attempt=1), "full"),
     "run": lambda call: call.run(WORKER, DEFAULT_RETRY_POLICY, {}),
-    "rebind": lambda call: call.rebind(WORKER),
+    "rebind": lambda call: call.rebind(held(an_open(), RigClient(Rig(), 1)), WORKER),
     "end": lambda call: call.end(None, 2.0),
     "back_off": lambda call: call.back_off(BACKOFF),
     "re_offer": lambda call: call.re_offer(BACKOFF),

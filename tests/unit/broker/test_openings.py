@@ -79,6 +79,24 @@ def test_frames_of_other_attempts_and_clients_change_nothing() -> None:
     assert (rig.count("foreign_call"), rig.count("stale_attempt")) == (1, 2)
 
 
+@pytest.mark.parametrize("is_detachable", [False, True])
+def test_a_client_that_seemed_gone_is_not_left_waiting(is_detachable: bool) -> None:
+    """It never heard that its call began; meanwhile that was cancelled, or nobody is attached."""
+    rig, client, worker = a_rig()
+    opened = client.open(detachable=is_detachable)
+    client.die()
+    client.reconnect()
+    client.say(opened)
+    assert only(client.got(frames.Failed)).failure["code"] == "TRANSPORT"
+    worker.end(opened, finish={"kind": "aborted"})
+    rig.live(31.0, worker)  # the tail of a detached call is kept for a while
+    assert len(rig.hub.calls) == 0
+    client.say(opened)
+    assert only(client.got(frames.Failed)).failure["code"] == "TRANSPORT"
+    assert worker.got(frames.Start) == []
+    rig.check()
+
+
 def test_an_unknown_provider_fails() -> None:
     """And the failure is repeated for a repeated OPEN, without leaving a trace of the name."""
     rig, client, _ = a_rig()

@@ -47,6 +47,24 @@ def snapshot(effects: list[Any]) -> tuple[int, list[Any]]:
     return frame.next, unpack_body(frame.body)
 
 
+def test_a_new_broker_is_told_the_token_and_whether_anybody_is_attached() -> None:
+    """Of a call that is not detachable it is told neither."""
+    calls = a_table()
+    (held,) = calls.held()
+    assert (held.token, held.is_detached) == (TOKEN, False)
+    calls.on_window(Window(*ME, 0, 0), 0.0)
+    (held,) = calls.held()
+    assert (held.token, held.is_detached) == (TOKEN, True)
+    calls.on_attach(ATTACH, 0.0)
+    (held,) = calls.held()
+    assert (held.client, held.is_detached) == (OTHER, False)
+    plain = WorkerCalls()
+    plain.on_start(replace(a_start(), token=TOKEN), 0.0)
+    (held,) = plain.held()
+    assert (held.token, held.is_detached) == (b"", False)
+    assert TOKEN.decode() not in repr(held)
+
+
 def test_without_a_client_it_needs_no_credit_and_sends_nothing() -> None:
     """Beyond any window; the report of its end comes as ever."""
     calls = a_table()

@@ -309,6 +309,8 @@ class Attempt:
             start.provider,
             self.sent,
             self.state is AttemptState.TAIL,
+            (start.token or b"") if self.is_detachable else b"",
+            self.is_detached,
         )
 
 
