@@ -22,6 +22,7 @@ from trunkline_protocol.secret import NO_TOKEN, SecretBytes
 
 from trunkline_workers.core.leases import LEASE_FOR_S
 
+DRAIN_S: Final = 600.0  # as `drain_s` of a pool
 KEYS_ENV: Final = "TRUNKLINE_KEYS"
 MAX_BOOT_BYTES: Final = 1024 * 1024  # options are a table of a configuration file
 _READ_BYTES: Final = 65_536
@@ -51,6 +52,9 @@ class Boot:
         orphan_timeout_s: how long to live without a broker.
         traces: base URL of the collector of spans; empty: none are made.
         lease_s: how long a prepared call is held.
+        drain_s: what its calls get when it is told to stop by SIGTERM; 0 with a broker that
+            started it, since that one drains it first.
+        health_file: where its state is written once a second, for probes; empty: nowhere.
         debug_prompts: write prompts and answers into the log, and into spans if there are any.
     """
 
@@ -67,6 +71,8 @@ class Boot:
     orphan_timeout_s: float = ORPHAN_TIMEOUT_S
     traces: str = ""
     lease_s: float = LEASE_FOR_S
+    drain_s: float = 0.0
+    health_file: str = ""
     debug_prompts: bool = False
 
 
@@ -88,6 +94,8 @@ def read_boot(arguments: Sequence[str]) -> Boot:
         adapter=parsed.adapter,
         slot=parsed.slot,
         traces=parsed.traces,
+        drain_s=parsed.drain,
+        health_file=parsed.health_file,
         debug_prompts=parsed.debug_prompts,
         providers=tuple(parsed.provider),
         options=dict(_option(text) for text in parsed.option),
@@ -207,6 +215,19 @@ def _parser() -> argparse.ArgumentParser:
         "--debug-prompts",
         action="store_true",
         help="write prompts and answers into the log, and into spans if there are any",
+    )
+    parser.add_argument(
+        "--drain",
+        type=float,
+        default=DRAIN_S,
+        metavar="SECONDS",
+        help=f"what running calls get after SIGTERM (default {DRAIN_S:g}); SIGINT ends them",
+    )
+    parser.add_argument(
+        "--health-file",
+        default="",
+        metavar="FILE",
+        help="written once a second: starting, serving, waiting (for a broker) or draining",
     )
     parser.add_argument(
         "--keys",

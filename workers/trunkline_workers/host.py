@@ -24,12 +24,13 @@ from trunkline_protocol.finish import FinishReason
 from trunkline_protocol.frames import Cancel, Query, Start, ToWorkerFrame
 from trunkline_protocol.ids import LEASE_ID_BYTES, CallId, LeaseId, QueryId
 from trunkline_protocol.limits import CANCEL_S, HEARTBEAT_INTERVAL_S
+from trunkline_protocol.redact import Redactor, redactor
 
 from trunkline_workers.adapter import AdapterContext
 from trunkline_workers.asking import Asker
 from trunkline_workers.attachments import Attachments
 from trunkline_workers.boot import Boot
-from trunkline_workers.boundary import Redactor, StreamGuard, redactor
+from trunkline_workers.boundary import StreamGuard
 from trunkline_workers.control import ControlSocket
 from trunkline_workers.core.effects import (
     Answer,
@@ -61,6 +62,7 @@ from trunkline_workers.core.worker import WorkerCore
 from trunkline_workers.dispatch import Dispatcher
 from trunkline_workers.figures import process_figures
 from trunkline_workers.group import kill_others
+from trunkline_workers.health import HealthFile
 from trunkline_workers.lane import LaneSocket
 from trunkline_workers.loader import Entry
 from trunkline_workers.plugin import Plugin
@@ -103,6 +105,7 @@ class Host:
         self._counters: Counter[str] = Counter()
         self._clean = clean or redactor(environ, boot.options)
         self._is_strict = environ.get(_STRICT_GRAMMAR, "") not in {"", "0"}
+        self._health = HealthFile(boot.health_file, self._count)
         self._leases: Leases[PreparedCall] = Leases(boot.lease_s)
         self._prompts = PromptLog(self.report, self._clean) if boot.debug_prompts else None
         self._notes = AttemptNotes(_spans(boot, self.report), self._clean, self._prompts)
@@ -153,8 +156,9 @@ class Host:
         loop = asyncio.get_running_loop()
         self._leaving = asyncio.Event()
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal)
+        loop.add_signal_handler(signal.SIGTERM, self._on_signal, self._boot.drain_s)
+        loop.add_signal_handler(signal.SIGINT, self._on_signal, 0.0)
+        self._health.write("starting")
         keys = self._boot.keys
         self._lane = LaneSocket(context, self._on_lane_connected, self._count, keys, self.report)
         self._control = ControlSocket(
@@ -187,6 +191,7 @@ class Host:
         self._control.close()
         self._lane.close()
         self._notes.close()
+        self._health.remove()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
         context.term()
@@ -241,12 +246,13 @@ class Host:
             if self._prompts is not None:
                 figures["debugPrompts"] = True
             self._feed(self._core.on_tick, now_s, now_s - due_s, figures)
+            self._health.write(self._core.state())
             due_s = max(due_s + HEARTBEAT_INTERVAL_S, now_s)
 
     # --- events --------------------------------------------------------------------------------
 
-    def _on_signal(self) -> None:
-        self._feed(self._core.on_stop)
+    def _on_signal(self, drain_s: float) -> None:
+        self._feed(self._core.on_stop, self._clock(), drain_s)
 
     def _on_connected(self) -> None:
         self._feed(self._core.on_connected)

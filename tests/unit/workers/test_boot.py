@@ -110,7 +110,16 @@ def test_a_worker_started_by_hand() -> None:
         1,
         providers=("r",),
         options={"n": 5, "t": "a=b", "flag": True},
+        drain_s=600.0,
     )
+
+
+def test_a_worker_started_by_hand_drains_and_shows_its_health() -> None:
+    """One that a broker started is drained by that broker."""
+    arguments = "--connect ipc://x --pool p --adapter a --drain 5 --health-file h"
+    boot = read_boot(arguments.split())
+    assert (boot.drain_s, boot.health_file) == (5.0, "h")
+    assert boot_from_document(json.dumps(DOCUMENT).encode()).drain_s == 0
 
 
 @pytest.mark.parametrize(

@@ -198,3 +198,31 @@ def test_the_greeting_names_the_attachments_of_what_is_held() -> None:
     held = (HeldAttachment(CallId(bytes(16)), "sha256:x"),)
     (frame,) = control(a_link().register((), (), held))
     assert frame.attachments == held
+
+
+def test_routes_that_were_given_back_stay_so() -> None:
+    """On a connection that was made anew too; and nothing is registered any more."""
+    link = a_ready_link()
+    assert control(link.withdraw()) == [Registrations(2, ())]
+    link.on_role(Role("serving"))  # the answer to it
+    (frame,) = control(link.register())
+    assert isinstance(frame, Register)
+    assert frame.role == "draining"
+    assert control(link.on_registered(registered())) == [Registrations(2, ())]
+    request, effects = link.ask(ROUTES)
+    assert effects == [Resolve(request, "STOPPING", "this worker is about to leave")]
+
+
+def test_another_broker_learns_the_policies_of_what_a_leaving_worker_holds() -> None:
+    """Its role says that no call shall come; its registrations say how its calls are retried."""
+    link = a_ready_link()
+    link.withdraw()
+    link.register()
+    assert control(link.on_registered(registered(epoch=8))) == [Registrations(1, *ROUTES)]
+
+
+def test_giving_back_waits_for_a_broker() -> None:
+    link = a_ready_link()
+    link.register()
+    assert link.withdraw() == []
+    assert control(link.on_registered(registered())) == [Registrations(2, ())]

@@ -18,6 +18,7 @@ from trunkline_protocol.frames import (
     Refused,
     Register,
     Registered,
+    Registrations,
     Reply,
     Role,
     Who,
@@ -188,10 +189,69 @@ def test_chunks_of_an_attempt_that_is_over_are_only_counted() -> None:
 
 
 def test_a_signal_says_bye_and_leaves() -> None:
-    effects = a_core().on_stop()
+    effects = a_core().on_stop(0.0, 0.0)
     assert kinds(effects) == ["SendControl", "Exit"]
     assert isinstance(effects[0], SendControl)
     assert isinstance(effects[0].frame, Bye)
+
+
+def a_busy_core() -> tuple[WorkerCore, list[LeaseId]]:
+    """Return a core that serves one call, and the prepared calls it holds."""
+    leases: list[LeaseId] = []
+    core = WorkerCore(WorkerIdentity(PoolName("p"), 0, BORN, 1), 0.0, 3000.0, lambda: tuple(leases))
+    core.on_connected()
+    core.on_frame(Registered(Epoch(1), "ipc://lane", BORN), 0.0)
+    request, _ = core.ask(RegistrationSet(({"adapter": 0, "routes": []},)))
+    core.on_frame(Committed(request), 0.0)
+    core.on_frame(Role("serving"), 0.0)
+    core.on_frame(a_start(), 0.0)
+    return core, leases
+
+
+def test_a_worker_that_drains_gives_its_routes_back_and_leaves_when_it_holds_nothing() -> None:
+    """Neither a running call, nor its tail, nor a prepared call is left behind."""
+    core, leases = a_busy_core()
+    assert core.state() == "serving"
+    (withdrawn,) = control(core.on_stop(1.0, 600.0))
+    assert withdrawn == Registrations(2, ())
+    assert core.state() == "draining"
+    assert "Exit" not in kinds(core.on_tick(2.0, 0.0, {}))
+    core.on_finish(*ME, STOP, None, 2.5)
+    assert "Exit" not in kinds(core.on_tick(3.0, 0.0, {}))
+    core.on_frame(a_done(), 3.5)
+    leases.append(LEASE)
+    assert "Exit" not in kinds(core.on_tick(4.0, 0.0, {}))
+    leases.clear()
+    effects = core.on_tick(5.0, 0.0, {})
+    assert kinds(effects)[-2:] == ["SendControl", "Exit"]
+    assert Bye("stopped by a signal") in control(effects)
+
+
+def test_a_worker_that_drains_leaves_at_its_deadline_or_at_a_second_signal() -> None:
+    late, _ = a_busy_core()
+    late.on_stop(1.0, 10.0)
+    assert "Exit" not in kinds(late.on_tick(10.9, 0.0, {}))
+    assert kinds(late.on_tick(11.0, 0.0, {}))[-1] == "Exit"
+    twice, _ = a_busy_core()
+    twice.on_stop(1.0, 10.0)
+    assert kinds(twice.on_stop(1.5, 10.0)) == ["SendControl", "Exit"]
+
+
+def test_a_worker_without_work_or_time_leaves_at_once() -> None:
+    idle, _ = a_busy_core()
+    idle.on_frame(a_cancel(), 0.0)
+    idle.on_frame(a_done(), 0.0)
+    for core, drain_s in ((idle, 600.0), (a_busy_core()[0], 0.0)):
+        assert kinds(core.on_stop(1.0, drain_s)) == ["SendControl", "Exit"]
+
+
+def test_the_state_is_said_in_one_word() -> None:
+    core, _ = a_busy_core()
+    core.on_connected()
+    assert core.state() == "waiting"
+    core.on_frame(Registered(Epoch(1), "ipc://lane", BORN), 0.0)
+    core.on_frame(Role("draining"), 0.0)
+    assert core.state() == "draining"
 
 
 def test_bye_tells_the_reason_of_the_broker() -> None:

@@ -83,6 +83,7 @@ class BrokerLink:
         role: "starting", "standby", "serving" or "draining".
         is_registered: a broker has answered `REGISTER` on this connection.
         epoch: of the broker that answered last; 0 before.
+        is_leaving: its routes were given back; it finishes what it holds.
     """
 
     def __init__(
@@ -92,12 +93,18 @@ class BrokerLink:
         self.role = "standby" if identity.is_standby else "starting"
         self.is_registered = False
         self.epoch = Epoch(0)
+        self.is_leaving = False
         self._is_opened = False
         self._orphan_timeout_s = orphan_timeout_s
         self._last_word_s = now_s
         self._next_request = 1
         self._asked: Registrations | None = None  # waits for COMMITTED or REFUSED
         self._committed: Registrations | None = None
+        self._withdrawn: Registrations | None = None  # the empty set, once this worker leaves
+
+    def is_serving(self) -> bool:
+        """Tell whether a broker gives this worker new calls."""
+        return self.is_registered and self.role == "serving" and not self.is_leaving
 
     def register(
         self,
@@ -115,7 +122,7 @@ class BrokerLink:
             identity.slot,
             identity.generation,
             identity.pid,
-            self.role,
+            "draining" if self.is_leaving else self.role,
             identity.token.get_secret_value(),
             (),
             calls,
@@ -131,6 +138,7 @@ class BrokerLink:
 
     def on_registered(self, frame: Registered) -> list[Effect]:
         """Take the generation and the lane; register the routes again if they were before."""
+        is_known_broker = frame.epoch == self.epoch
         self.is_registered = True
         self.epoch = frame.epoch
         self.identity = replace(self.identity, generation=frame.generation)
@@ -143,6 +151,8 @@ class BrokerLink:
             self._is_opened = True
             return [*effects, OpenAdapter()]
         latest = self._asked or self._committed
+        if self._withdrawn is not None and is_known_broker:
+            latest = self._withdrawn  # another one learns the policies of its calls, and drains it
         return effects if latest is None else [*effects, SendControl(latest)]
 
     def on_who(self) -> bool:
@@ -162,7 +172,7 @@ class BrokerLink:
 
         Returns:
             The number that `Resolve` will carry, and the frame, if a broker is there to hear it;
-            it is sent at the next greeting else.
+            it is sent at the next greeting else. A worker that leaves gets its `Resolve` at once.
 
         Raises:
             AssertionError: an earlier request is undecided; the caller asks one at a time.
@@ -171,8 +181,17 @@ class BrokerLink:
             raise AssertionError("one request for registrations at a time")
         request = self._next_request
         self._next_request += 1
+        if self.is_leaving:
+            return request, [Resolve(request, "STOPPING", "this worker is about to leave")]
         self._asked = Registrations(request, *wanted)
         return request, [SendControl(self._asked)] if self.is_registered else []
+
+    def withdraw(self) -> list[Effect]:
+        """Give all routes back: no new call comes, and what runs goes on; can't be undone."""
+        self.is_leaving = True
+        self._withdrawn = Registrations(self._next_request, ())
+        self._next_request += 1
+        return [SendControl(self._withdrawn)] if self.is_registered else []
 
     def on_committed(self, frame: Committed) -> list[Effect]:
         """Take the broker's yes; a repeated one changes nothing."""

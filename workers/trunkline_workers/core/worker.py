@@ -75,6 +75,7 @@ class WorkerCore:
         self._lease_ids = lease_ids
         self._lease_holders = lease_holders
         self._meters: dict[tuple[CallId, int], CallMeter] = {}
+        self._leave_by_s: float | None = None  # set: it leaves as soon as it holds nothing
 
     # --- from the sockets ----------------------------------------------------------------------
 
@@ -195,6 +196,12 @@ class WorkerCore:
         """Tell how many chunks may be pulled now; 0 means wait for `Pull`."""
         return self.calls.room(call, attempt)
 
+    def state(self) -> str:
+        """Say in one word what this worker is: serving, draining or waiting (for a broker)."""
+        if self.link.is_leaving or self.link.role == "draining":
+            return "draining"
+        return "serving" if self.link.is_serving() else "waiting"
+
     # --- time ----------------------------------------------------------------------------------
 
     def on_tick(self, now_s: float, lateness_s: float, figures: Mapping[str, Any]) -> list[Effect]:
@@ -207,6 +214,8 @@ class WorkerCore:
         """
         effects: list[Effect] = [*self.link.on_tick(now_s, lateness_s)]
         effects.extend(self.calls.on_tick(now_s))
+        if self._leave_by_s is not None and (now_s >= self._leave_by_s or not self._holds()):
+            return [*effects, *_leave()]
         if not self.link.is_registered:
             return [*effects, *self.on_connected()]
         load = {
@@ -219,9 +228,22 @@ class WorkerCore:
         }
         return [*effects, SendControl(Heartbeat(self.calls.progress(), load))]
 
-    def on_stop(self) -> list[Effect]:
-        """Leave on a signal: say so; the broker ends what still runs."""
-        return [SendControl(Bye("stopped by a signal")), Exit(EXIT_OK, "stopped by a signal")]
+    def on_stop(self, now_s: float, drain_s: float) -> list[Effect]:
+        """Leave on a signal: at once, or when what it holds is finished.
+
+        Args:
+            now_s: monotonic seconds.
+            drain_s: longest time for that; 0: say goodbye now, and the broker ends what runs. A
+                second signal does the same.
+        """
+        if self._leave_by_s is not None or drain_s <= 0 or not self._holds():
+            return _leave()
+        self._leave_by_s = now_s + drain_s
+        return self.link.withdraw()
+
+    def _holds(self) -> bool:
+        """Tell whether there is anything that a client may still ask this worker for."""
+        return bool(self.calls.held() or self._lease_ids())
 
     def _metered(self, effects: list[CallEffect], now_s: float) -> list[Effect]:
         """Begin and end the measurement of attempts along with them."""
@@ -233,3 +255,7 @@ class WorkerCore:
             elif isinstance(effect, Stop):
                 self._meters.pop((effect.call, effect.attempt), None)
         return [*effects]
+
+
+def _leave() -> list[Effect]:
+    return [SendControl(Bye("stopped by a signal")), Exit(EXIT_OK, "stopped by a signal")]
