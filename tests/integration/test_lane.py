@@ -175,3 +175,31 @@ def test_closing_is_no_end_to_report(loop: str) -> None:
         await asyncio.sleep(0)
 
     run_on(loop, job())
+
+
+def test_a_proxy_that_found_nothing_to_read_is_run_again(loop: str) -> None:
+    """libzmq's ends with EAGAIN then; a broker that ended with it would take every client along."""
+
+    async def job() -> None:
+        tries: list[int] = []
+
+        def proxy(*sockets: zmq.Socket[bytes]) -> None:
+            tries.append(len(tries))
+            if len(tries) < 3:
+                raise zmq.Again
+            zmq.proxy(*sockets)
+
+        def fail() -> None:
+            pytest.fail("the proxy ended")
+
+        with run_directory() as root:
+            inside, outside = root / "inside", root / "outside"
+            lane = Lane(inside, outside, lambda _: None, fail, proxy)
+            try:
+                with peers(inside, outside) as (_, reader, client):
+                    await until_async(lambda: _echoed(lane, reader, client))
+            finally:
+                lane.close()
+        assert tries == [0, 1, 2]
+
+    run_on(loop, job())
