@@ -4,6 +4,7 @@ commands that run.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import shlex
@@ -166,10 +167,29 @@ def test_every_check_of_the_runbook_runs(broker: BrokerProcess, command: str) ->
 @pytest.mark.integration
 def test_commands_in_the_text_exist() -> None:
     """Every `trunkline X` that the runbook mentions has a help text."""
-    help_text = trunkline("--help", environ=variables()).stdout
-    known = set(re.findall(r"(?m)^  ([a-z]+)  ", help_text.partition("Commands:")[2]))
     for name in re.findall(r"`trunkline ([a-z]+)", RUNBOOK):
-        assert name in known, name
+        assert name in commands(), name
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize(
+    ("page", "heading"), [("README.md", "## The command"), ("docs/operating.md", "## Commands")]
+)
+def test_the_tables_name_every_command(page: str, heading: str) -> None:
+    """And none that does not exist."""
+    text = (DEPLOY.parent / page).read_text(encoding="utf-8")
+    section = text.partition(f"{heading}\n")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| `")]
+    cells = " ".join(row.split("|")[1] for row in rows)
+    named = set(re.findall(r"`(?:trunkline )?([a-z]+)", cells))
+    assert named - {"show", "schema"} == commands()
+
+
+@functools.cache
+def commands() -> set[str]:
+    """Return the commands that the help lists."""
+    help_text = trunkline("--help", environ=variables()).stdout
+    return set(re.findall(r"(?m)^  ([a-z]+)  ", help_text.partition("Commands:")[2]))
 
 
 def test_the_scrape_configuration_is_yaml() -> None:

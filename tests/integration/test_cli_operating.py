@@ -182,8 +182,8 @@ def test_config_is_checked_shown_and_described(tmp_path: Path) -> None:
 # --- completion -----------------------------------------------------------------------------
 
 
-def test_a_shell_completes_commands_and_options(tmp_path: Path) -> None:
-    """A real bash sources the script and asks the command."""
+def test_a_shell_completes_commands_options_and_names(tmp_path: Path) -> None:
+    """A real bash sources the script and asks the command; so does fish where it is installed."""
     bash = shutil.which("bash")
     if bash is None:
         pytest.skip("bash is not installed")
@@ -195,22 +195,39 @@ def test_a_shell_completes_commands_and_options(tmp_path: Path) -> None:
     command.write_text(f'#!/bin/sh\nexec {" ".join(COMMAND)} "$@"\n')
     command.chmod(0o700)
     (tmp_path / "script").write_text(done.stdout)
-    program = (
-        'source "$1"; COMP_WORDS=(trunkline "$2"); COMP_CWORD=1;'
-        ' _trunkline_completion trunkline; echo "${COMPREPLY[@]}"'
-    )
-    environ = {**variables(), "PATH": f"{folder}:{os.environ['PATH']}"}
-    asked = subprocess.run(  # noqa: S603  # our own program
-        [bash, "-c", program, "bash", str(tmp_path / "script"), "com"],
-        env=environ,
-        capture_output=True,
-        text=True,
-        timeout=30 * SLOW,
-        check=False,
-    )
-    assert asked.stdout.split() == ["completion"], asked.stderr
-    for shell in ("zsh", "fish"):
-        assert "trunkline" in trunkline("completion", shell, environ=variables()).stdout
+    program = """
+        source "$1"
+        try() { COMP_WORDS=(trunkline "$@"); COMP_CWORD=$#; _trunkline_completion trunkline
+            echo "$*:" ${COMPREPLY[@]}; }
+        try com; try usage --si; try drain sc; try config ""
+    """
+    config = tmp_path / "trunkline.toml"
+    config.write_text(CONFIG)
+    environ = variables(TRUNKLINE_CONFIG=str(config))
+    environ["PATH"] = f"{folder}:{os.environ['PATH']}"
+
+    def asked(*command: str) -> str:
+        done = subprocess.run(  # noqa: S603  # our own program
+            command,
+            env=environ,
+            capture_output=True,
+            text=True,
+            timeout=30 * SLOW,
+            check=False,
+        )
+        return done.stdout + done.stderr
+
+    assert asked(bash, "-c", program, "bash", str(tmp_path / "script")).splitlines() == [
+        "com: completion",
+        "usage --si: --since",
+        "drain sc: scripted",
+        "config : check show schema",
+    ]
+    assert "trunkline" in trunkline("completion", "zsh", environ=environ).stdout
+    script = trunkline("completion", "fish", environ=environ).stdout
+    if fish := shutil.which("fish"):
+        said = asked(fish, "-c", f'{script}\ncomplete -C "trunkline drain sc"')
+        assert said.split() == ["scripted"]
 
 
 # --- top ------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from trunkline_protocol.failure import LocalProtocolError
 
 from trunkline_broker.cli.connection import broker, run_async
 from trunkline_broker.cli.exits import ExitCode
+from trunkline_broker.cli.names import provider_names
 from trunkline_broker.cli.terminal import fail, print_json
 
 
@@ -20,7 +21,12 @@ def call(
         str, typer.Argument(help="File with the request (JSON); `-` or nothing reads stdin.")
     ] = "-",
     *,
-    provider: Annotated[str, typer.Option("--provider", "-p", help="Replaces the file's.")] = "",
+    provider: Annotated[
+        str,
+        typer.Option(
+            "--provider", "-p", help="Replaces the file's.", autocompletion=provider_names
+        ),
+    ] = "",
     model: Annotated[str, typer.Option("--model", "-m", help="Replaces the file's.")] = "",
     stream: Annotated[
         bool, typer.Option("--stream", help="Print each chunk as a line of JSON, as it comes.")

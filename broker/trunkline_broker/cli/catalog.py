@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from trunkline_broker.cli.connection import broker, run_async
+from trunkline_broker.cli.names import provider_names
 from trunkline_broker.cli.terminal import out, print_json
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -28,7 +29,10 @@ def providers(*, as_json: Json = False) -> None:
 
 
 def models(
-    provider: Annotated[str, typer.Argument(help="A provider of `trunkline providers`.")],
+    provider: Annotated[
+        str,
+        typer.Argument(help="A provider of `trunkline providers`.", autocompletion=provider_names),
+    ],
     *,
     as_json: Json = False,
 ) -> None:

@@ -27,6 +27,7 @@ from trunkline_protocol.limits import MAX_PART_BYTES
 
 from trunkline_broker.cli.connection import broker, run_async
 from trunkline_broker.cli.exits import ExitCode
+from trunkline_broker.cli.names import provider_names
 from trunkline_broker.cli.terminal import err, fail
 
 if TYPE_CHECKING:
@@ -43,7 +44,10 @@ def chat(
         str, typer.Argument(help="What to say; `-` or nothing reads it from a pipe.")
     ] = "",
     *,
-    provider: Annotated[str, typer.Option("--provider", "-p", help="Default: the first.")] = "",
+    provider: Annotated[
+        str,
+        typer.Option("--provider", "-p", help="Default: the first.", autocompletion=provider_names),
+    ] = "",
     model: Annotated[str, typer.Option("--model", "-m", help="Default: its first.")] = "",
     system: Annotated[str, typer.Option("--system", "-s", help="System prompt.")] = "",
     max_tokens: Annotated[int | None, typer.Option(min=1, help="Limit of the output.")] = None,

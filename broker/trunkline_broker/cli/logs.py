@@ -13,6 +13,7 @@ from typing import Annotated, Final, NoReturn, TextIO
 import typer
 
 from trunkline_broker.cli.exits import ExitCode
+from trunkline_broker.cli.names import log_names
 from trunkline_broker.cli.terminal import err, fail
 
 POLL_S: Final = 0.2
@@ -24,7 +25,10 @@ _CONTROLS: Final = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {0x09, 0x0
 
 def logs(
     name: Annotated[
-        str, typer.Argument(help="`broker`, the NAME of a worker, or NAME/SLOT.")
+        str,
+        typer.Argument(
+            help="`broker`, the NAME of a worker, or NAME/SLOT.", autocompletion=log_names
+        ),
     ] = BROKER,
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,

@@ -10,13 +10,20 @@ import typer
 
 from trunkline_broker.cli.connection import ask, run_async
 from trunkline_broker.cli.exits import ExitCode
+from trunkline_broker.cli.names import worker_names
 from trunkline_broker.cli.terminal import fail, out, print_json
 
 DRAIN_REPLY_S: Final = 5.0
+Name = Annotated[
+    str,
+    typer.Argument(
+        help="The NAME of [worker.NAME] in the configuration.", autocompletion=worker_names
+    ),
+]
 
 
 def swap(
-    name: Annotated[str, typer.Argument(help="The NAME of [worker.NAME] in the configuration.")],
+    name: Name,
     *,
     env: Annotated[
         Path | None, typer.Option(help="Virtual environment, or interpreter, of the new worker.")
@@ -121,7 +128,7 @@ def reload(
 
 
 def drain(
-    name: Annotated[str, typer.Argument(help="The NAME of [worker.NAME] in the configuration.")],
+    name: Name,
 ) -> None:
     """Take a pool out of service; its running calls end, new ones are refused.
 
