@@ -15,24 +15,22 @@ class AppIdentity:
     Attributes:
         product: token of the product, lower case with hyphens.
         version: of the product.
-        url: its home.
+        url: its public home; `None`: it has none, and nothing is said in its place.
     """
 
     product: str
     version: str
-    url: str
+    url: str | None
 
 
-APP_IDENTITY: Final = AppIdentity(
-    product="trunkline",
-    version=__version__,
-    url="https://trunkline.example",  # RFC 2606: the project has no public home yet
-)
+# No address where nobody could be found: a provider that looks us up must not be misled.
+APP_IDENTITY: Final = AppIdentity(product="trunkline", version=__version__, url=None)
 
 
 def user_agent(identity: AppIdentity = APP_IDENTITY) -> str:
-    """Return the value of `User-Agent`."""
-    return f"{identity.product}/{identity.version} (+{identity.url})"
+    """Return the value of `User-Agent`: a product and, if there is a home, a comment (RFC 9110)."""
+    product = f"{identity.product}/{identity.version}"
+    return product if identity.url is None else f"{product} (+{identity.url})"
 
 
 def attribution_headers(identity: AppIdentity = APP_IDENTITY) -> dict[str, str]:
