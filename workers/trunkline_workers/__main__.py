@@ -7,8 +7,9 @@ import resource
 import sys
 from collections.abc import Sequence
 
+from trunkline_protocol.redact import redactor
+
 from trunkline_workers.boot import BootError, read_boot
-from trunkline_workers.boundary import redactor
 from trunkline_workers.core.link import EXIT_CONFIG
 from trunkline_workers.host import Host, run_host
 from trunkline_workers.loader import load_entry

@@ -8,8 +8,7 @@ knows neither sockets nor credit; values are judged by the pure functions of the
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection
 from typing import Any, Final, cast
 
 from trunkline_protocol.adapter_request import adapter_options
@@ -41,63 +40,11 @@ from trunkline_protocol.models import LlmResolvedModelInfo
 from trunkline_protocol.options import GenerateOptions, LlmCallConfig
 
 from trunkline_workers.adapter import LlmAdapter
-from trunkline_workers.redact import redact
 
-MAX_LEARNED: Final = 256  # a token that is fetched anew for each call must not fill the memory
 MAX_FAILURE_CHARS: Final = 4096  # ENDED carries the failure in its envelope
 _CONFIG_FIELDS: Final = tuple(LlmCallConfig.model_fields)
-_SECRET_NAME: Final = re.compile(r"(?i)key|token|secret|passw|credential|auth(?!or(?!iz))|cookie")
-# They say where a secret is to be found.
-_HARMLESS_NAME: Final = re.compile(r"(?i)(env|file|header|name|path|sock|dir)$")
-_SCHEME: Final = re.compile(r"(?i)^(?:bearer|basic|token)\s+")
-_AUTHORIZATION: Final = re.compile(r"(?i)(?:bearer|basic)\s+\S+")
-_MIN_SECRET_CHARS: Final = 6  # a shorter value would blank out ordinary words
 
 Redact = Callable[[str], str]
-
-
-class Redactor:
-    """Takes the secrets of a worker out of texts; more may be learned at any time."""
-
-    def __init__(self, secrets: Iterable[str] = ()) -> None:
-        self._secrets = list(dict.fromkeys(secrets))
-        self._learned: dict[str, None] = {}
-
-    def __call__(self, text: str) -> str:
-        """Return the text without secrets."""
-        return redact(text, (*self._secrets, *self._learned))
-
-    def learn(self, secret: str) -> None:
-        """Take a secret from elsewhere, such as a key file; the latest `MAX_LEARNED` are kept."""
-        if len(secret) < _MIN_SECRET_CHARS or secret in self._secrets:
-            return
-        self._learned.pop(secret, None)
-        self._learned[secret] = None
-        if len(self._learned) > MAX_LEARNED:
-            del self._learned[next(iter(self._learned))]
-
-
-def redactor(environ: Mapping[str, str], options: Mapping[str, object]) -> Redactor:
-    """Return what takes this worker's secrets out of a text: values under a telling name."""
-    return Redactor([*_secrets_in(environ), *_secrets_in(options)])
-
-
-def _secrets_in(table: Mapping[str, object]) -> Iterator[str]:
-    """Yield the secrets in a table and what is below it; of headers without their scheme."""
-    for name, value in table.items():
-        for item in cast("list[object]", value) if isinstance(value, list) else [value]:
-            if isinstance(item, Mapping):
-                yield from _secrets_in(cast("Mapping[str, object]", item))
-            elif isinstance(item, str):
-                yield from _secret_of(name, item)
-
-
-def _secret_of(name: str, value: str) -> Iterator[str]:
-    if not _SECRET_NAME.search(name) and not _AUTHORIZATION.fullmatch(value):
-        return
-    secret = _SCHEME.sub("", value)
-    if len(secret) >= _MIN_SECRET_CHARS and not _HARMLESS_NAME.search(name):
-        yield secret
 
 
 def call_config(options: GenerateOptions) -> LlmCallConfig:

@@ -20,6 +20,7 @@ from trunkline_protocol.model_checks import (
 )
 from trunkline_protocol.models import LlmModelDiscoveryRequest, LlmResolvedModelInfo
 from trunkline_protocol.options import GenerateOptions, LlmCallConfig
+from trunkline_protocol.redact import redact
 
 from trunkline_workers.adapter import LlmAdapter
 from trunkline_workers.boundary import (
@@ -30,7 +31,6 @@ from trunkline_workers.boundary import (
     resolve_model,
 )
 from trunkline_workers.core.leases import Leases
-from trunkline_workers.redact import redact
 from trunkline_workers.runtime import WorkerRuntime
 
 Argument = Mapping[str, Any]

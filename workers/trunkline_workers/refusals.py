@@ -7,10 +7,10 @@ from typing import Final
 
 from trunkline_protocol.failure import LlmError, LlmFailure
 from trunkline_protocol.http_failure import http_failure
+from trunkline_protocol.redact import redact
 from trunkline_protocol.secret import SecretStr
 
 from trunkline_workers.http import HttpResponse
-from trunkline_workers.redact import redact
 
 _BODY_BYTES: Final = 256 * 1024
 

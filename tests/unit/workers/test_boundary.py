@@ -27,6 +27,7 @@ from trunkline_protocol.messages import (
 )
 from trunkline_protocol.models import LlmResolvedModelInfo
 from trunkline_protocol.options import GenerateOptions
+from trunkline_protocol.redact import redactor
 from trunkline_workers.adapters.scripted.adapter import ScriptedAdapter
 from trunkline_workers.boundary import (
     MAX_FAILURE_CHARS,
@@ -34,7 +35,6 @@ from trunkline_workers.boundary import (
     call_config,
     finish_of,
     options_for_adapter,
-    redactor,
     resolve_model,
 )
 

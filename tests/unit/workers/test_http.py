@@ -8,11 +8,11 @@ import aiohttp
 import httpx
 import pytest
 from trunkline_protocol.failure import LlmError
+from trunkline_protocol.redact import MASK, redact
 from trunkline_protocol.secret import SecretStr
 from trunkline_workers.clocks import StreamClocks, StreamLimits
 from trunkline_workers.credentials import KeySource
 from trunkline_workers.http import transport_failure
-from trunkline_workers.redact import MASK, redact
 
 LIMITS = StreamLimits(first_byte_s=10, idle_s=5, progress_s=12, total_s=40)
 

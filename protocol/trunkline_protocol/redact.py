@@ -4,6 +4,8 @@ Providers echo the key they reject, whole or cut, and gateways put it into URLs.
 for by value: any beginning of it longer than four characters, also URL-encoded, escaped as in JSON
 and Python, and in base64 wherever it begins there (`user:key` of Basic authentication). Texts that
 look like a key are taken out even if they are none of ours.
+
+Which values of a table (an environment, options) are secrets is judged by their names.
 """
 
 from __future__ import annotations
@@ -11,12 +13,19 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
-from typing import Final
+from typing import Final, cast
 from urllib.parse import quote
 
 MASK: Final = "[redacted]"
+MAX_LEARNED: Final = 256  # a token that is fetched anew for each call must not fill the memory
+_SECRET_NAME: Final = re.compile(r"(?i)key|token|secret|passw|credential|auth(?!or(?!iz))|cookie")
+# They say where a secret is to be found.
+_HARMLESS_NAME: Final = re.compile(r"(?i)(env|file|header|name|path|sock|dir)$")
+_SCHEME: Final = re.compile(r"(?i)^(?:bearer|basic|token)\s+")
+_AUTHORIZATION: Final = re.compile(r"(?i)(?:bearer|basic)\s+\S+")
+_MIN_SECRET_CHARS: Final = 6  # a shorter value would blank out ordinary words
 _ESCAPE: Final = re.compile(r"%[0-9A-F]{2}")
 _URL_SAFE: Final = str.maketrans("+/", "-_")
 _SHOWN_MAX: Final = 4  # characters of a key that may stay: what people recognize it by
@@ -37,6 +46,50 @@ def redact(text: str, secrets: Iterable[str] = ()) -> str:
     for pattern in _PATTERNS:
         text = pattern.sub(MASK, text)
     return text
+
+
+class Redactor:
+    """Takes the secrets of a worker out of texts; more may be learned at any time."""
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self._secrets = list(dict.fromkeys(secrets))
+        self._learned: dict[str, None] = {}
+
+    def __call__(self, text: str) -> str:
+        """Return the text without secrets."""
+        return redact(text, (*self._secrets, *self._learned))
+
+    def learn(self, secret: str) -> None:
+        """Take a secret from elsewhere, such as a key file; the latest `MAX_LEARNED` are kept."""
+        if len(secret) < _MIN_SECRET_CHARS or secret in self._secrets:
+            return
+        self._learned.pop(secret, None)
+        self._learned[secret] = None
+        if len(self._learned) > MAX_LEARNED:
+            del self._learned[next(iter(self._learned))]
+
+
+def redactor(environ: Mapping[str, str], options: Mapping[str, object]) -> Redactor:
+    """Return what takes this worker's secrets out of a text: values under a telling name."""
+    return Redactor([*secrets_in(environ), *secrets_in(options)])
+
+
+def secrets_in(table: Mapping[str, object]) -> Iterator[str]:
+    """Yield the secrets in a table and what is below it; of headers without their scheme."""
+    for name, value in table.items():
+        for item in cast("list[object]", value) if isinstance(value, list) else [value]:
+            if isinstance(item, Mapping):
+                yield from secrets_in(cast("Mapping[str, object]", item))
+            elif isinstance(item, str):
+                yield from _secret_of(name, item)
+
+
+def _secret_of(name: str, value: str) -> Iterator[str]:
+    if not _SECRET_NAME.search(name) and not _AUTHORIZATION.fullmatch(value):
+        return
+    secret = _SCHEME.sub("", value)
+    if len(secret) >= _MIN_SECRET_CHARS and not _HARMLESS_NAME.search(name):
+        yield secret
 
 
 @lru_cache(maxsize=1024)

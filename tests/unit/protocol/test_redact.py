@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from urllib.parse import quote
 
 import pytest
-from trunkline_workers.boundary import MAX_LEARNED, redactor
-from trunkline_workers.redact import MASK, redact
+from trunkline_protocol.redact import MASK, MAX_LEARNED, redact, redactor
 
 
 @pytest.mark.parametrize("order", [1, -1])
