@@ -53,6 +53,16 @@ def attachments_in(messages: Iterable[Message]) -> tuple[ImageAttachment, ...]:
     return tuple(found.values())
 
 
+def claims_in(messages: Iterable[Message]) -> tuple[ImageAttachment, ...]:
+    """Return what image blocks say of attachments, in order, each different claim once."""
+    found: dict[tuple[object, ...], ImageAttachment] = {}
+    for message in messages:
+        for each in _named(message.content):
+            said = (each.attachment_id, each.media_type, each.bytes, each.width, each.height)
+            found.setdefault(said, each)
+    return tuple(found.values())
+
+
 def _named(content: Iterable[ContentBlock]) -> Iterator[ImageAttachment]:
     for block in content:
         if isinstance(block, ImageBlock):

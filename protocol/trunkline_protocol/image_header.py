@@ -129,3 +129,5 @@ _READERS: Final[dict[str, Callable[[bytes], tuple[int, int]]]] = {
     "image/jpeg": _jpeg,
     "image/webp": _webp,
 }
+IMAGE_TYPES: Final = frozenset(_READERS)
+"""The media types that the bytes tell."""

@@ -216,6 +216,29 @@ async def test_a_missing_one_ends_the_call_before_the_provider(tmp_path: Path) -
             assert journal.exists()
 
 
+async def test_a_false_claim_ends_the_call_before_the_provider() -> None:
+    """Of type, size or pixels, also beside a true one for the same file; the failure says which."""
+    async with (
+        RawServer(Answer(SHORT)) as server,
+        broker_process(chat_worker(server)) as broker,
+        connected(broker, "chat") as llm,
+    ):
+        true = await llm.attachments.put(a_png(2, 3))
+        for field, value, said in (
+            ("media_type", "image/jpeg", "it is image/png, not image/jpeg"),
+            ("bytes", 7, "bytes, not 7"),
+            ("width", 200, "it has 2 x 3 pixels, not 200 x 3"),
+        ):
+            failure = (await ask(llm, [true, true.model_copy(update={field: value})])).failure
+            assert failure is not None
+            assert failure.code == Code.INVALID_ATTACHMENT
+            assert said in failure.message
+            assert true.attachment_id in failure.message
+        assert not server.exchanges
+        (await ask(llm, [true])).raise_for_failure()
+        assert len(server.exchanges) == 1
+
+
 async def test_a_file_that_somebody_removed_is_put_again() -> None:
     """The broker looks before it says that it has one."""
     image = a_png(2, 2)

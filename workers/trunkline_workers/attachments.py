@@ -13,13 +13,16 @@ import stat
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, BinaryIO, Final, cast
 
 from trunkline_protocol.attachments import attachment_id, digest_of, is_attachment_id
+from trunkline_protocol.content import ImageAttachment
 from trunkline_protocol.failure import Code, LlmError
+from trunkline_protocol.image_header import IMAGE_TYPES, read_image_header
 from trunkline_protocol.limits import ATTACHMENT_PART_BYTES, MAX_ATTACHMENT_BYTES
 
 KEPT_BYTES: Final = 128 * 1024 * 1024  # fetched ones, the longest unused are forgotten first
+_HEAD_BYTES: Final = 64 * 1024  # the size of an image is mostly in here; a JPEG may have it later
 _FETCHES: Final = 4  # at once, so that a slow link does not hold more than these in memory
 
 Ask = Callable[[str, object], Awaitable[object]]
@@ -44,17 +47,24 @@ class Attachments:
         """Read from this directory from now on; it need not exist on this host."""
         self._directory = Path(directory)
 
-    async def ensure(self, names: Iterable[str]) -> None:
-        """Make sure that every one of these can be read, before a provider is asked.
+    async def ensure(self, claims: Iterable[ImageAttachment]) -> None:
+        """Make sure that each of these can be read and is what is said of it.
+
+        To be done before a provider is asked: adapters choose by what a request claims.
 
         Raises:
-            LlmError: `ATTACHMENT_MISSING`, with the name in its text; `TRANSPORT`, `OVERLOADED`:
-                the broker could not be asked.
+            LlmError: `ATTACHMENT_MISSING`, `INVALID_ATTACHMENT`, with the name in the text;
+                `TRANSPORT`, `OVERLOADED`: the broker could not be asked.
         """
-        for name in names:
-            path = self._path(name)
-            if path is None or not await asyncio.to_thread(_is_file, path):
-                await self.read(name)
+        for claim in claims:
+            path = self._path(claim.attachment_id)
+            is_true = path is not None and await asyncio.to_thread(_is_file_as_said, path, claim)
+            if not is_true:  # not here, damaged, or the claim is false: its bytes tell which
+                data = await self.read(claim.attachment_id)
+                wrong = await asyncio.to_thread(_untruth, claim, data, len(data))
+                if wrong:
+                    text = f"attachment {claim.attachment_id} is not what the request says: {wrong}"
+                    raise LlmError.of(text, Code.INVALID_ATTACHMENT)
 
     async def read(self, name: str) -> bytes:
         """Return the bytes of an attachment; safe to cancel.
@@ -129,21 +139,50 @@ def _part(answer: object, name: str) -> tuple[int, bytes]:
     return size, data
 
 
-def _is_file(path: Path) -> bool:
+def _is_file_as_said(path: Path, claim: ImageAttachment) -> bool:
+    """Tell whether there is a file whose beginning bears out a claim; `False` may mean anything."""
     try:
-        return stat.S_ISREG(path.lstat().st_mode) and os.access(path, os.R_OK)
+        with _opened(path) as file:
+            facts = os.fstat(file.fileno())
+            return stat.S_ISREG(facts.st_mode) and not _untruth(
+                claim, file.read(_HEAD_BYTES), facts.st_size
+            )
     except OSError:  # not here, or on another host
         return False
+
+
+def _untruth(claim: ImageAttachment, head: bytes, size: int) -> str:
+    """Return what a claim gets wrong; empty: nothing that the first bytes can tell."""
+    if claim.bytes != size:
+        return f"it has {size} bytes, not {claim.bytes}"
+    try:
+        facts = read_image_header(head)
+    except ValueError as exc:
+        return str(exc)
+    if facts is None:
+        is_known = claim.media_type in IMAGE_TYPES
+        return f"it is no {claim.media_type}" if is_known else ""
+    if claim.media_type != facts.media_type:
+        return f"it is {facts.media_type}, not {claim.media_type}"
+    if (claim.width, claim.height) != (facts.width, facts.height):
+        claimed = f"{claim.width} x {claim.height}"
+        return f"it has {facts.width} x {facts.height} pixels, not {claimed}"
+    return ""
+
+
+def _opened(path: Path) -> BinaryIO:
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+    return open(os.open(path, flags), "rb")
 
 
 def _read(path: Path, name: str) -> bytes | None:
     """Return a file of the store; `None` if there is none, or none with the right bytes."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+        file = _opened(path)
     except OSError:
         return None
-    with open(descriptor, "rb") as file:
-        facts = os.fstat(descriptor)
+    with file:
+        facts = os.fstat(file.fileno())
         if not stat.S_ISREG(facts.st_mode) or facts.st_size > MAX_ATTACHMENT_BYTES:
             return None
         data = file.read()

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, cast
 
-from trunkline_protocol.attachments import attachments_in
+from trunkline_protocol.attachments import claims_in
 from trunkline_protocol.codec import unpack_body
+from trunkline_protocol.content import ImageAttachment
 from trunkline_protocol.failure import Code, LlmError, RemoteProtocolError
 from trunkline_protocol.frames import Start
 from trunkline_protocol.options import GenerateOptions
@@ -16,7 +17,7 @@ from trunkline_workers.queries import Queries, no_adapter
 from trunkline_workers.runtime import WorkerRuntime
 from trunkline_workers.tracing import note_request
 
-Ensure = Callable[[Sequence[str]], Awaitable[None]]
+Ensure = Callable[[Sequence[ImageAttachment]], Awaitable[None]]
 
 
 class Dispatcher:
@@ -25,7 +26,7 @@ class Dispatcher:
     Args:
         runtime: finds adapters.
         queries: gives out prepared calls.
-        ensure: makes sure that attachments of these names can be read.
+        ensure: makes sure that these attachments can be read and are what is said of them.
     """
 
     def __init__(self, runtime: WorkerRuntime, queries: Queries, ensure: Ensure) -> None:
@@ -38,8 +39,8 @@ class Dispatcher:
 
         Raises:
             LlmError: `INVALID_REQUEST`, `NO_ADAPTER`, `INVALID_PREPARED_CALL`,
-                `ATTACHMENT_MISSING` and those of `boundary.options_for_adapter`; what the adapter
-                raises passes.
+                `ATTACHMENT_MISSING`, `INVALID_ATTACHMENT` and those of
+                `boundary.options_for_adapter`; what the adapter raises passes.
         """
         options = request_of(start)
         if start.lease is not None:
@@ -59,9 +60,9 @@ class Dispatcher:
     async def _complete(self, options: GenerateOptions) -> GenerateOptions:
         """Return the request once everything it names is at hand."""
         note_request(options)
-        names = [each.attachment_id for each in attachments_in(options.messages)]
-        if names:
-            await self._ensure(names)
+        claims = claims_in(options.messages)
+        if claims:
+            await self._ensure(claims)
         return options
 
 

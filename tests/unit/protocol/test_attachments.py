@@ -6,6 +6,7 @@ import pytest
 from trunkline_protocol.attachments import (
     attachment_id,
     attachments_in,
+    claims_in,
     digest_of,
     is_attachment_id,
     is_digest,
@@ -72,3 +73,13 @@ def test_attachments_of_a_conversation() -> None:
     ]
     assert attachments_in(messages) == (one.attachment, two.attachment, three.attachment)
     assert attachments_in(()) == ()
+
+
+def test_claims_of_a_conversation() -> None:
+    """Each different one; a name alone makes no difference."""
+    one = an_image("1")
+    named = ImageBlock(attachment=one.attachment.model_copy(update={"name": "a.png"}))
+    other = ImageBlock(attachment=one.attachment.model_copy(update={"width": 2}))
+    messages = [create_user_message([one, named, other, one], UserMessageSource())]
+    assert claims_in(messages) == (one.attachment, other.attachment)
+    assert attachments_in(messages) == (one.attachment,)

@@ -20,10 +20,14 @@ from trunkline_workers.adapters.chat_completions.images import image_resolver
 from trunkline_workers.asking import Asker
 from trunkline_workers.attachments import Attachments
 
+from tests.support.images import a_jpeg, a_png
 from tests.support.timing import SLOW
 
 DATA = bytes(range(256)) * 2500  # three parts
 NAME = attachment_id(DATA)
+CLAIM = ImageAttachment(
+    attachment_id=NAME, media_type="image/x-raw", bytes=len(DATA), width=1, height=1
+)
 
 
 class Broker:
@@ -66,7 +70,7 @@ async def test_a_file_of_the_store_is_read(tmp_path: Path) -> None:
     broker = Broker()
     made = reading(broker, tmp_path)
     (tmp_path / digest_of(NAME)).write_bytes(DATA)
-    await made.ensure([NAME])
+    await made.ensure([CLAIM])
     assert await made.read(NAME) == DATA
     assert not broker.asked
 
@@ -75,7 +79,7 @@ async def test_what_is_not_in_the_directory_is_fetched_once(tmp_path: Path) -> N
     """Part by part, also for calls that come together; the next ones find it."""
     broker = Broker(DATA)
     made = reading(broker, tmp_path / "elsewhere")
-    await made.ensure([NAME, NAME])
+    await made.ensure([CLAIM, CLAIM])
     assert await asyncio.gather(made.read(NAME), made.read(NAME)) == [DATA, DATA]
     assert broker.asked == [0, PART, 2 * PART]
 
@@ -116,6 +120,61 @@ async def test_a_name_that_is_none(tmp_path: Path, name: str) -> None:
     broker = Broker()
     assert await code_of(reading(broker, tmp_path), name) == Code.ATTACHMENT_MISSING
     assert not broker.asked
+
+
+PNG = a_png(3, 2)
+LATE = a_jpeg(30, 20)  # its size comes behind 70,000 bytes of comments
+LATE = LATE[:2] + (b"\xff\xfe\x88\xb8" + bytes(0x88B8 - 2)) * 2 + LATE[2:]
+
+
+def claim_of(data: bytes, media_type: str, width: int, height: int, size: int = -1) -> Any:
+    return ImageAttachment(
+        attachment_id=attachment_id(data),
+        media_type=media_type,
+        bytes=len(data) if size < 0 else size,
+        width=width,
+        height=height,
+    )
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+@pytest.mark.parametrize(
+    ("data", "claim", "wrong"),
+    [
+        (PNG, claim_of(PNG, "image/png", 3, 2), ""),
+        (PNG, claim_of(PNG, "image/jpeg", 3, 2), "it is image/png, not image/jpeg"),
+        (PNG, claim_of(PNG, "image/x-own", 3, 2), "it is image/png, not image/x-own"),
+        (PNG, claim_of(PNG, "image/png", 2, 3), "it has 3 x 2 pixels, not 2 x 3"),
+        (PNG, claim_of(PNG, "image/png", 3, 2, 9), f"it has {len(PNG)} bytes, not 9"),
+        (PNG[:20], claim_of(PNG[:20], "image/png", 3, 2), "cut short"),
+        (DATA, CLAIM, ""),
+        (DATA, claim_of(DATA, "image/webp", 1, 1), "it is no image/webp"),
+        (LATE, claim_of(LATE, "image/jpeg", 30, 20), ""),
+        (LATE, claim_of(LATE, "image/jpeg", 30, 21), "it has 30 x 20 pixels"),
+    ],
+)
+async def test_what_a_request_says_of_an_image_must_be_so(
+    tmp_path: Path, data: bytes, claim: ImageAttachment, wrong: str, is_here: bool
+) -> None:
+    """Whether the file is here or comes from the broker."""
+    made = reading(Broker(data), tmp_path)
+    if is_here:
+        (tmp_path / digest_of(claim.attachment_id)).write_bytes(data)
+    if not wrong:
+        await made.ensure([claim])
+        return
+    with pytest.raises(LlmError, match=claim.attachment_id) as caught:
+        await made.ensure([claim])
+    assert caught.value.code == Code.INVALID_ATTACHMENT
+    assert wrong in str(caught.value)
+
+
+async def test_a_damaged_file_is_not_the_request_s_fault(tmp_path: Path) -> None:
+    """It is fetched, and only its right bytes are compared."""
+    broker, claim = Broker(PNG), claim_of(PNG, "image/png", 3, 2)
+    (tmp_path / digest_of(claim.attachment_id)).write_bytes(a_png(5, 5))
+    await reading(broker, tmp_path).ensure([claim])
+    assert broker.asked
 
 
 async def test_without_a_store_everything_is_missing() -> None:
