@@ -8,6 +8,8 @@ import functools
 import json
 import re
 import shlex
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -96,6 +98,28 @@ def test_every_expression_names_metrics_and_labels_that_exist(name: str, text: s
     allowed = set.union(TARGET, *(SAMPLES[metric] for metric in names))
     assert labels <= allowed, f"{name}: {labels - allowed}"
     assert text.count("(") == text.count(")")
+
+
+def test_prometheus_itself_takes_rules_board_and_page(tmp_path: Path) -> None:
+    """Its own checker reads every expression, and finds nothing to say of the metrics' names."""
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed")
+    board = [
+        {"record": f"board:{at}", "expr": text.replace("$__rate_interval", "5m")}
+        for at, (_, text) in enumerate(expressions())
+    ]
+    path = tmp_path / "board.yml"
+    path.write_text(yaml.safe_dump({"groups": [{"name": "board", "rules": board}]}))
+    for arguments, text in (
+        (["check", "rules", str(DEPLOY / "prometheus" / "alerts.yml"), str(path)], ""),
+        (["check", "metrics"], whole_page()),
+    ):
+        done = subprocess.run(  # noqa: S603  # a fixed command line
+            [promtool, *arguments], input=text, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        assert not done.stderr
 
 
 def anchor(title: str) -> str:

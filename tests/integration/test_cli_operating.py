@@ -148,6 +148,30 @@ def test_logs_of_workers_are_shown_and_followed(broker: BrokerProcess) -> None:
     assert "Traceback" not in said
 
 
+@pytest.mark.parametrize("follow", [[], ["-f"]])
+def test_a_reader_that_has_seen_enough_is_no_error(
+    broker: BrokerProcess, follow: list[str]
+) -> None:
+    """As in `trunkline logs | head -1`: nothing is said of it."""
+    (process,) = broker.status()["processes"]
+    with Path(process["output"]).open("a") as file:
+        file.write(f"{'x' * 99}\n" * 5000)
+    child = subprocess.Popen(  # noqa: S603  # our own program
+        [*COMMAND, "logs", "scripted", "-n", "5000", *follow],
+        env=variables(broker),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert child.stdout is not None
+    assert child.stderr is not None
+    assert child.stdout.readline()
+    child.stdout.close()
+    assert child.wait(20 * SLOW) == ExitCode.FAILED
+    assert child.stderr.read() == ""
+    child.stderr.close()
+
+
 def test_logs_that_are_not_there_are_told_from_those_that_are(broker: BrokerProcess) -> None:
     done = trunkline("logs", "nosuch", environ=variables(broker))
     assert done.returncode == ExitCode.FAILED
@@ -308,5 +332,6 @@ def test_top_shows_what_runs(columns: int, lines: int) -> None:
             agent.kill()  # or the broker would wait for its call
             broker.stop()
             until(lambda: "no broker" in terminal.screen(), 20.0, "top does not say who is gone")
-            terminal.run("send-keys", "q")
-            until(lambda: not terminal.run("list-sessions"), 20.0, "q does not end it")
+            key = "q" if columns == 80 else "C-c"
+            terminal.run("send-keys", key)
+            until(lambda: not terminal.run("list-sessions"), 20.0, f"{key} does not end it")
