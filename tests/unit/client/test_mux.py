@@ -289,6 +289,26 @@ def test_a_retry_changes_the_key() -> None:
     assert give(mux, stream, 0, 1, now_s=1.1) is stream.woken
 
 
+def test_what_was_opened_before_an_offer_came_again_is_heard() -> None:
+    """A new broker says the delay that is left while the `OPEN` it answers is repeated.
+
+    The repeated one may come after the delay and start the attempt: its chunks have that key.
+    """
+    mux = a_mux()
+    stream = running(mux, a_request("policy"))
+    retry = frames.Retry(stream.call, 1, "r1", ROUTE, "normal", "k", 1, 50.0, SERVER.to_dict(), 2)
+    mux.on_control(retry, 0.0)
+    mux.on_disconnected(0.1)
+    (offered,) = [each for each in sent(come_up(mux, 2, 0.2)) if isinstance(each, frames.Open)]
+    again = [each for each in ticked(mux, 20.0) if isinstance(each, frames.Open)]
+    assert again
+    assert {each.stream_key for each in again} == {offered.stream_key}
+    mux.on_control(retry, 20.0)  # says the broker to the first of them
+    accept(mux, stream, 20.0)  # and to the last
+    assert Wake(stream.call) in mux.on_lane(lane(0, texts(0, 2), offered.stream_key), 20.0)
+    assert len(mux.take(stream, 20.0)[0]) == 2
+
+
 def test_a_lost_unseen_call_is_opened_again() -> None:
     """Through the same gate as the first time."""
     mux = a_mux()

@@ -13,6 +13,7 @@ from trunkline_protocol.chunks import BlockEnd, Finish, FinishReason, TextDelta
 from trunkline_protocol.codec import decode_lane_header, encode_lane
 from trunkline_protocol.failure import Code, LlmFailure
 from trunkline_protocol.frames import Cancel, Credit, Done, Open, Resume
+from trunkline_protocol.ids import StreamKey
 from trunkline_protocol.limits import QUIET_AFTER_S, QUIET_MAX_S, REPEAT_MAX_S, RESUME_AFTER_S
 
 from tests.unit.client.a_stream import (
@@ -580,6 +581,17 @@ def test_an_offer_made_again_is_not_told_again() -> None:
     (began, _) = stream.on_retry_started(retry_started(), 1.0)
     assert isinstance(began, RetryBegan)
     assert (began.notice.delay_ms, began.notice.failure.code) == (5.0, "SERVER")
+
+
+def test_an_offer_made_again_keeps_its_key() -> None:
+    """An `OPEN` with it may be under way; another offer begins under a key of its own."""
+    stream = in_phase(Phase.BACKOFF)
+    key = sent(stream.speak(0.5))[0].stream_key
+    other = StreamKey(b"o" * 8)
+    stream.on_retry(retry(delay_ms=5.0), other, 1.0)
+    assert stream.stream_key == key
+    stream.on_retry(retry(retry_id="other"), other, 1.1)
+    assert stream.stream_key == other
 
 
 @pytest.mark.parametrize("phase", [phase for phase in Phase if phase is not Phase.BACKOFF])
