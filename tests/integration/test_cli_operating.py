@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -201,6 +202,29 @@ def test_config_is_checked_shown_and_described(tmp_path: Path) -> None:
     assert done.returncode == ExitCode.USAGE
     assert f"{path}, line 2: unknown key broker.drains (did you mean drain_s?)" in done.stderr
     assert "line 4: unknown key worker.a.adaptor (did you mean adapter?)" in done.stderr
+
+
+@pytest.mark.parametrize("has_colours", [True, False])
+def test_no_color_is_obeyed_on_a_terminal(tmp_path: Path, has_colours: bool) -> None:
+    """A note is yellow, unless somebody asks for no colours; a pipe gets no escapes at all."""
+    path = tmp_path / "trunkline.toml"
+    path.write_text('[worker.a]\nadapter = "scripted"\ndebug_prompts = true\n')
+    environ = variables(TRUNKLINE_CONFIG=str(path), TERM="xterm-256color")
+    environ.pop("NO_COLOR", None)
+    if not has_colours:
+        environ["NO_COLOR"] = "1"
+    ours, theirs = os.openpty()
+    done = subprocess.run(  # noqa: S603  # our own program
+        [*COMMAND, "config", "check"], env=environ, stdout=theirs, stderr=theirs, check=True
+    )
+    os.close(theirs)
+    told = os.read(ours, 65536).decode()
+    os.close(ours)
+    assert done.returncode == 0
+    assert "note: worker.a: debug_prompts" in told
+    assert bool(re.search(r"\x1b\[[0-9;]*3[0-7]m", told)) is has_colours
+    piped = trunkline("config", "check", environ=environ)
+    assert "\x1b" not in piped.stdout + piped.stderr
 
 
 # --- completion -----------------------------------------------------------------------------

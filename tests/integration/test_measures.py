@@ -181,6 +181,8 @@ async def test_a_port_in_use_costs_the_metrics_and_nothing_else() -> None:
         async with broker_process(config) as broker:
             await asyncio.to_thread(broker.until_ready, "scripted")
             assert "metrics" not in broker.status()["measures"]
+            (trouble,) = troubles(broker.status())
+            assert trouble.text.startswith(f"no metrics: 127.0.0.1:{port}: ")
             assert "metrics_unavailable" in broker.log_text()
             await some_calls(broker)
 
@@ -392,6 +394,8 @@ async def test_retries_failures_and_a_trace_of_its_own() -> None:
     assert sorted(attributes(span)["trunkline.attempt"] for span in attempts) == [0, 1]
     assert {span.parent_span_id for span in attempts} == {call.span_id}
     assert {attributes(span)["error.type"] for span in every} == {"SERVER"}
+    reasons = [attributes(span)["gen_ai.response.finish_reasons"].values for span in every]
+    assert {reason.string_value for (reason,) in reasons} == {"error"}
     assert {span.status.code for span in every} == {2}  # ERROR
 
 

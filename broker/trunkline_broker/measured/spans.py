@@ -122,7 +122,9 @@ def _attributes(ended: AttemptEnded) -> dict[str, Any]:
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": ended.provider,
         "gen_ai.request.model": ended.model,
-        "gen_ai.response.finish_reasons": [ended.kind],
+        "gen_ai.request.stream": True,
+        # The conventions know one word for whatever did not end by itself.
+        "gen_ai.response.finish_reasons": ["error" if ended.code else ended.kind],
         "trunkline.call_id": ended.call.hex(),
         "trunkline.client": ended.client,
         "trunkline.attempts": ended.attempt + 1,

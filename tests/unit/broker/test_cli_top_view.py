@@ -63,6 +63,12 @@ def test_rates_are_differences_over_time() -> None:
     assert view.queues == [("queries", 1, 2, 3)]
 
 
+def test_what_is_wrong_is_on_the_screen() -> None:
+    assert Window().add(a_status(), 0.0).troubles == []
+    lost = a_status(measures={"ledger": {"lost": 3}})
+    assert Window().add(lost, 0.0).troubles == ["the usage ledger has lost 3 attempts"]
+
+
 def test_only_the_last_seconds_count() -> None:
     window = Window()
     for second in range(30):
