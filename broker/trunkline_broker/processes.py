@@ -45,6 +45,7 @@ OUTPUT_CHECK_S: Final = 0.5
 KILL_WAIT_S: Final = 2.0  # a killed process that is still there hangs in the kernel
 _SIGNALS: Final = {"TERM": signal.SIGTERM, "KILL": signal.SIGKILL}
 _UNKNOWN: Final = "unknown status"
+_KEY_FILE_BYTES: Final = 64 * 1024
 
 
 class WorkerKey(NamedTuple):
@@ -105,6 +106,10 @@ class Processes:
                 self._clean.learn(secret)
         for secret in secrets_in(revealed(spec.options)):
             self._clean.learn(secret)
+        if file := spec.options.get("apiKeyFile"):
+            with contextlib.suppress(OSError), Path(str(file)).open("rb") as source:
+                text = source.read(_KEY_FILE_BYTES).decode(errors="replace")
+                self._clean.learn(text.strip())
 
     # --- starting ---------------------------------------------------------------------------
 
