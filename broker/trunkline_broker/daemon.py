@@ -347,6 +347,8 @@ class Daemon:
             do.EchoProbe: self._echo,
             do.Spawn: processes.spawn,
             do.Adopt: processes.adopt,
+            do.NoteUnseen: processes.note_unseen,
+            do.DropUnseen: processes.drop_unseen,
             do.Signal: processes.signal,
             do.WatchClient: lambda e: processes.watch_client(e.pid),
             do.UnwatchClient: lambda e: processes.unwatch_client(e.pid),
@@ -478,7 +480,9 @@ def _epoch_after(hints: list[Hint]) -> Epoch:
 def _alive_worker(hint: Hint) -> AliveWorker:
     generation = Generation(Epoch(hint.epoch), hint.number)
     token = SecretBytes(bytes.fromhex(hint.token.get_secret_value()))
-    return AliveWorker(PoolName(hint.pool), hint.slot, generation, hint.pid, token)
+    return AliveWorker(
+        PoolName(hint.pool), hint.slot, generation, hint.pid, token, is_manual=hint.is_manual
+    )
 
 
 def _is_stderr(path: Path) -> bool:

@@ -21,12 +21,15 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class Hint(BaseModel):
-    """One worker process.
+    """One worker.
 
     Attributes:
+        pid: its process; `None`: it is on another host, or this one can't see it, and only its
+            registration will tell whether it lives.
         started_ticks: start time in clock ticks since boot; tells a pid that was used again.
         output: file its output goes to, empty if there is none.
         token: its spawn token in hex, with which it proves itself to the next broker.
+        is_manual: somebody else started it, so no broker signals it.
     """
 
     model_config = ConfigDict(
@@ -36,10 +39,11 @@ class Hint(BaseModel):
     slot: int = Field(ge=0)
     epoch: int = Field(ge=0)
     number: int = Field(ge=0)
-    pid: int = Field(gt=1)
-    started_ticks: int = Field(ge=0)
+    pid: int | None = Field(default=None, gt=1)
+    started_ticks: int = Field(default=0, ge=0)
     output: str = ""
     token: SecretStr = SecretStr("")
+    is_manual: bool = False
 
 
 class _HintFile(BaseModel):
@@ -48,6 +52,8 @@ class _HintFile(BaseModel):
     )
     boot_id: str
     workers: list[Hint]
+    # Apart, since older brokers take a file whole or not at all and knew no worker without a pid.
+    unseen: list[Hint] = Field(default_factory=list[Hint])
 
 
 def write_hints(path: Path, hints: Sequence[Hint]) -> None:
@@ -56,13 +62,17 @@ def write_hints(path: Path, hints: Sequence[Hint]) -> None:
     Raises:
         OSError: it can't be written; the one before stays.
     """
-    document = _HintFile(boot_id=_boot_id(), workers=list(hints)).model_dump(by_alias=True)
-    for row, hint in zip(document["workers"], hints, strict=True):
-        row["token"] = hint.token.get_secret_value()  # the one place that it is kept in: 0600
+    seen = [hint for hint in hints if hint.pid is not None]
+    unseen = [hint for hint in hints if hint.pid is None]
+    file = _HintFile(boot_id=_boot_id(), workers=seen, unseen=unseen)
+    document = file.model_dump(by_alias=True)
+    for rows, written in ((document["workers"], seen), (document["unseen"], unseen)):
+        for row, hint in zip(rows, written, strict=True):
+            row["token"] = hint.token.get_secret_value()  # the one place that it is kept in: 0600
     fresh = path.with_suffix(".new")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, PRIVATE_FILE_MODE)
-    with os.fdopen(fd, "w") as file:
-        json.dump(document, file)
+    with os.fdopen(fd, "w") as opened:
+        json.dump(document, opened)
     fresh.replace(path)
 
 
@@ -72,7 +82,7 @@ def read_hints(path: Path) -> list[Hint]:
         document = _HintFile.model_validate_json(path.read_bytes(), strict=True)
     except (OSError, ValidationError):
         return []  # half a file of a full disk, or none: the workers register by themselves
-    return document.workers if document.boot_id == _boot_id() else []
+    return [*document.workers, *document.unseen] if document.boot_id == _boot_id() else []
 
 
 def started_ticks(pid: int) -> int | None:

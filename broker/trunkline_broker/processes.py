@@ -26,7 +26,7 @@ from trunkline_protocol.redact import Redactor, secrets_in
 from trunkline_protocol.secret import SecretBytes, SecretStr
 
 from trunkline_broker import outputs
-from trunkline_broker.core.effects import Adopt, Signal, Spawn
+from trunkline_broker.core.effects import Adopt, DropUnseen, NoteUnseen, Signal, Spawn
 from trunkline_broker.core.events import (
     ClientExited,
     Event,
@@ -66,6 +66,7 @@ class _Process:
     started_ticks: int
     output: Path | None
     token: SecretBytes
+    is_manual: bool = False
 
 
 class Processes:
@@ -92,6 +93,7 @@ class Processes:
         self._workers: dict[WorkerKey, _Process] = {}
         self._clients: dict[int, int] = {}  # pid → pidfd
         self._hints: dict[int, Hint] = {}  # by pid: what the broker before knew of them
+        self._unseen: set[WorkerKey] = set()
         self._clean = Redactor(secrets_in(environ))
         self._check = self._loop.call_later(OUTPUT_CHECK_S, self._check_outputs)
 
@@ -151,11 +153,24 @@ class Processes:
             return
         output = Path(hint.output) if hint is not None and hint.output else None
         process = _Process(key, order.pid, pidfd, False, leads_group, ticks, output, order.token)
+        process.is_manual = order.is_manual
         self._watch(process)
 
     def remember(self, hints: list[Hint]) -> None:
         """Take what the broker before knew of workers that may be adopted."""
-        self._hints = {hint.pid: hint for hint in hints}
+        self._hints = {hint.pid: hint for hint in hints if hint.pid is not None}
+
+    def note_unseen(self, order: NoteUnseen) -> None:
+        """Name a worker in the hint file whose process is out of sight."""
+        self._unseen.add(WorkerKey(order.pool, order.slot, order.generation))
+        self._write_hints()
+
+    def drop_unseen(self, order: DropUnseen) -> None:
+        """Name it no more; nothing if it never was."""
+        key = WorkerKey(order.pool, order.slot, order.generation)
+        if key in self._unseen:
+            self._unseen.discard(key)
+            self._write_hints()
 
     def _new_output(self, key: WorkerKey) -> Path | None:
         directory = self._paths.workers
@@ -239,8 +254,19 @@ class Processes:
                 started_ticks=process.started_ticks,
                 output=str(process.output or ""),
                 token=SecretStr(process.token.get_secret_value().hex()),
+                is_manual=process.is_manual,
             )
             for process in self._workers.values()
+        ]
+        hints += [
+            Hint(
+                pool=key.pool,
+                slot=key.slot,
+                epoch=key.generation.epoch,
+                number=key.generation.number,
+                is_manual=True,  # who is out of sight was not started by a broker
+            )
+            for key in sorted(self._unseen)
         ]
         try:
             write_hints(self._paths.hints, hints)
@@ -334,8 +360,10 @@ class Processes:
 
 
 def alive(hints: list[Hint]) -> list[Hint]:
-    """Return the hints whose very process still lives."""
-    return [hint for hint in hints if started_ticks(hint.pid) == hint.started_ticks]
+    """Return the hints whose very process still lives, or is out of sight."""
+    return [
+        hint for hint in hints if hint.pid is None or started_ticks(hint.pid) == hint.started_ticks
+    ]
 
 
 def _signal(process: _Process, number: signal.Signals) -> None:

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 from trunkline_broker import outputs
-from trunkline_broker.core.effects import Adopt, Signal, Spawn
+from trunkline_broker.core.effects import Adopt, DropUnseen, NoteUnseen, Signal, Spawn
 from trunkline_broker.core.events import (
     ClientExited,
     Event,
@@ -286,6 +286,31 @@ def test_a_pid_that_was_used_again_is_not_adopted(loop: str) -> None:
             it.processes.adopt(Adopt(POOL, 0, other, 2**22 + 1))
             assert it.events[-1] == ProcessExited(POOL, 0, other, "unknown status")
             it.processes.signal(Signal(POOL, 0, order.generation, "KILL"))
+            await it.exited()
+
+    run_on(loop, job())
+
+
+def test_workers_that_no_broker_started_are_named_to_the_next_one(loop: str) -> None:
+    """By hand on this host, with their pid; out of sight, without one, until they leave."""
+
+    async def job() -> None:
+        with watched() as it:
+            by_hand = a_sleeper()
+            try:
+                here, far = Generation(Epoch(7), 1), Generation(Epoch(7), 2)
+                it.processes.adopt(Adopt(POOL, 0, here, by_hand.pid, is_manual=True))
+                it.processes.note_unseen(NoteUnseen(POOL, 1, far))
+                hints = alive(read_hints(it.paths.hints))
+                assert [(hint.pid, hint.is_manual) for hint in hints] == [
+                    (by_hand.pid, True),
+                    (None, True),
+                ]
+                it.processes.drop_unseen(DropUnseen(POOL, 1, far))
+                assert len(read_hints(it.paths.hints)) == 1
+            finally:
+                by_hand.kill()
+                by_hand.wait()
             await it.exited()
 
     run_on(loop, job())

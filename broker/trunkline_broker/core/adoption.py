@@ -12,7 +12,7 @@ from trunkline_protocol.ids import CallId, ClientId
 
 from trunkline_broker.core.calls import Call, CallState
 from trunkline_broker.core.clients import Client
-from trunkline_broker.core.effects import Adopt
+from trunkline_broker.core.effects import Adopt, NoteUnseen
 from trunkline_broker.core.endings import Endings
 from trunkline_broker.core.forwarding import Forwarding
 from trunkline_broker.core.hub import Hub, Timer
@@ -114,7 +114,9 @@ class Adoption:
         if pool is None and entry.is_manual and hub.spec.accept_manual:
             pool = hub.pools.add(manual_spec(entry.pool), is_configured=False)
         if pool is not None and (entry.is_manual or entry.slot < pool.spec.replicas):
-            pool.slot(entry.slot)
+            slot = pool.slot(entry.slot)
+            if entry.is_manual:
+                slot.coming = entry.generation  # it is its own; without it the slot goes too
         spec = pool.spec if pool is not None else manual_spec(entry.pool)
         hub.workers.add(
             Worker(
@@ -123,11 +125,15 @@ class Adoption:
                 slot=entry.slot,
                 token=entry.token,
                 started_s=now_s,
+                is_child=entry.pid is not None,
                 is_manual=entry.is_manual,
                 pid=entry.pid,
             )
         )
         hub.awaited.add(entry.generation)
+        if entry.pid is None:
+            hub.out.append(NoteUnseen(entry.pool, entry.slot, entry.generation))
+            return
         hub.out.append(
             Adopt(
                 pool=entry.pool,

@@ -102,6 +102,24 @@ class Adopt:
 
 
 @dataclass(frozen=True, slots=True)
+class NoteUnseen:
+    """Name a worker in the hint file whose process is on another host, or out of sight."""
+
+    pool: PoolName
+    slot: int
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class DropUnseen:
+    """Name such a worker no more; nothing if it is not named."""
+
+    pool: PoolName
+    slot: int
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
 class Signal:
     """Signal the process group of a worker; nothing if it has exited.
 
@@ -276,6 +294,8 @@ Effect = (
     | EchoProbe
     | Spawn
     | Adopt
+    | NoteUnseen
+    | DropUnseen
     | Signal
     | WatchClient
     | UnwatchClient

@@ -19,7 +19,7 @@ from trunkline_protocol.frames import (
 from trunkline_protocol.secret import NO_TOKEN, proves
 
 from trunkline_broker.core.adoption import Adoption
-from trunkline_broker.core.effects import Adopt, NoteLoad, SendToWorker
+from trunkline_broker.core.effects import Adopt, NoteLoad, NoteUnseen, SendToWorker
 from trunkline_broker.core.forwarding import Forwarding
 from trunkline_broker.core.hub import Hub, Timer, WorkerLost
 from trunkline_broker.core.refusal import Refusal
@@ -196,4 +196,6 @@ class Registering:
             hub.deadlines.set((Timer.START, generation), now_s + pool.spec.start_timeout_s)
         if pid is not None:
             hub.out.append(Adopt(worker.pool, number, generation, pid, is_manual=worker.is_manual))
+        else:
+            hub.out.append(NoteUnseen(worker.pool, number, generation))
         return worker

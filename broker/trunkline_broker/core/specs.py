@@ -160,9 +160,10 @@ class StoredAttachment:
 
 @dataclass(frozen=True, slots=True)
 class AliveWorker:
-    """One line of the hint file: a worker whose process was found alive at start.
+    """One line of the hint file: a worker whose process was found alive at start, or may live.
 
     Attributes:
+        pid: its process; `None`: out of sight, as on another host. It may live or not.
         token: its spawn token, if the file has it; then it must prove itself with it.
         is_manual: no broker started it.
     """
@@ -170,6 +171,6 @@ class AliveWorker:
     pool: PoolName
     slot: int
     generation: Generation
-    pid: int
+    pid: int | None
     token: SecretBytes = NO_TOKEN
     is_manual: bool = False

@@ -12,7 +12,7 @@ from trunkline_protocol.frames import Bye, Role
 from trunkline_protocol.ids import Generation, PoolName
 from trunkline_protocol.secret import SecretBytes
 
-from trunkline_broker.core.effects import Signal, Spawn
+from trunkline_broker.core.effects import DropUnseen, Signal, Spawn
 from trunkline_broker.core.endings import Endings
 from trunkline_broker.core.hub import Hub, Timer, WorkerLost, WorkerServed
 from trunkline_broker.core.liveness import lease_ends_s
@@ -248,6 +248,8 @@ class Staffing:
             hub.deadlines.clear((timer, generation))
         hub.workers.remove(worker)
         hub.awaited.discard(generation)
+        if not worker.is_child:
+            hub.out.append(DropUnseen(worker.pool, worker.slot, generation))
         fields = {**hub.worker_fields(worker), "exit": text}
         if worker.is_exit_asked:
             hub.log("info", "worker_exited", fields)

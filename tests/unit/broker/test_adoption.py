@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from trunkline_broker.core.effects import Adopt
+from trunkline_broker.core.effects import Adopt, DropUnseen, NoteUnseen
 from trunkline_broker.core.specs import AliveWorker
 from trunkline_protocol import frames
 from trunkline_protocol.ids import ClientId, Epoch, Generation, LeaseId, PoolName, StreamKey
@@ -501,6 +501,70 @@ def test_manual_workers_come_back_by_themselves() -> None:
         worker.exit()
         assert client.got(frames.Event)
         assert [pool.spec.name for pool in rig.hub.pools] == ["p"]
+
+
+def out_of_sight(generation: Generation = OLD) -> AliveWorker:
+    """Return a hint at a worker on another host."""
+    return alive(generation, "m", pid=None, token=SecretBytes(b""), is_manual=True)
+
+
+def a_far_worker(rig: Rig, generation: Generation = OLD) -> RigWorker:
+    worker = RigWorker(rig, "m", 0, generation)
+    worker.pid = None
+    return worker
+
+
+def test_a_worker_out_of_sight_is_waited_for() -> None:
+    """A client that is back before it loses nothing."""
+    rig = Rig(alive=(out_of_sight(),))
+    assert only(rig.of(NoteUnseen)).generation == OLD
+    rig.a_worker(spawn=only(rig.spawned()))
+    worker, client = a_far_worker(rig), a_client(rig)
+    client.hello()
+    claimed, unseen = client.an_open("m"), client.an_open("m")
+    client.say(restated(claimed))
+    assert client.got(frames.Lost) == []
+    client.say(unseen)
+    assert only(client.got(frames.Queued)).reason == "settling"
+    rig.wait(2.0)
+    worker.register("serving", calls=(held(claimed, client), held(unseen, client)))
+    assert rig.of(NoteUnseen) == []
+    worker.ready("m")
+    assert worker.got(frames.Start) == []
+    assert {frame.call for frame in client.got(frames.Accepted)} == {claimed.call, unseen.call}
+    assert not rig.hub.is_settling
+    rig.check()
+    worker.say(frames.Bye("enough"))
+    assert only(rig.of(DropUnseen)).generation == OLD
+
+
+def test_a_worker_out_of_sight_that_stays_away_leaves_nothing() -> None:
+    """After the settle time its pool is gone; one that comes later brings it back."""
+    rig = Rig(alive=(out_of_sight(),))
+    serving = rig.a_worker(spawn=only(rig.spawned()))
+    client = rig.a_client()
+    waiting = client.open("m")
+    rig.live(6.0, serving)
+    assert only(rig.of(DropUnseen)).generation == OLD
+    assert rig.signals() == []
+    assert not rig.hub.is_settling
+    assert [pool.spec.name for pool in rig.hub.pools] == ["p"]
+    assert only(client.got(frames.Failed)).call == waiting.call
+    worker = a_far_worker(rig)
+    worker.register("serving")
+    assert only(rig.of(NoteUnseen)).generation == OLD
+    worker.ready("m")
+    client.open("m")
+    assert worker.got(frames.Start)
+
+
+def test_a_worker_started_by_hand_that_stays_silent_is_not_killed() -> None:
+    """Somebody may be looking at it with a debugger; its pool is gone after a while."""
+    rig = Rig(alive=(alive(pool="m", is_manual=True),))
+    rig.wait(5.0)
+    assert rig.signals() == []
+    rig.wait(5.0)
+    assert [pool.spec.name for pool in rig.hub.pools] == ["p"]
 
 
 def test_a_worker_without_a_hint_wins_its_slot_from_one_that_starts() -> None:

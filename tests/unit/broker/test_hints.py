@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -33,6 +34,19 @@ def test_what_was_written_is_read(tmp_path: Path) -> None:
     write_hints(path, [a_hint(), a_hint(slot=1, output="/x")])
     assert read_hints(path) == [a_hint(), a_hint(slot=1, output="/x")]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_worker_out_of_sight_is_believed(tmp_path: Path) -> None:
+    """Only its registration can tell; an older broker reads the others all the same."""
+    path = tmp_path / "alive.json"
+    far = Hint(pool="far", slot=0, epoch=5, number=2, is_manual=True)
+    by_hand = a_hint(slot=1, is_manual=True)
+    write_hints(path, [far, by_hand])
+    assert alive(read_hints(path)) == [by_hand, far]
+    rows = json.loads(path.read_text())["workers"]
+    assert [row["pid"] for row in rows] == [os.getpid()]
+    path.write_text(path.read_text().replace("unseen", "unknown to this version"))
+    assert read_hints(path) == [by_hand]
 
 
 @pytest.mark.parametrize(
