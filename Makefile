@@ -90,8 +90,7 @@ demo: local
 test: local library
 	@$(BIN)/python -m pytest -q $(PARALLEL)
 	@test ! -e $(LIBRARY)/.installed || $(LIBRARY)/bin/python -m pytest -q -k ydantic \
-	  tests/contract tests/integration/test_pydantic_ai.py \
-	  tests/integration/test_pydantic_ai_converse.py
+	  tests/contract tests/integration/test_pydantic_ai*.py
 
 check: $(VENV)/.installed
 	@$(BIN)/ruff format --check --quiet .

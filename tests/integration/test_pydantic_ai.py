@@ -5,21 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import warnings
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from trunkline_protocol.assembler import BlockAssembler
 from trunkline_protocol.attribution import user_agent
 from trunkline_protocol.chunks import TokenUsage
-from trunkline_protocol.failure import Code, LlmError, LlmFailure
-from trunkline_protocol.options import GenerateOptions
-from trunkline_workers.adapter import AdapterContext
-from trunkline_workers.adapters.pydantic_ai.adapter import PydanticAiAdapter
+from trunkline_protocol.failure import Code
 
 from tests.support.calls import until
 from tests.support.library import REASON
+from tests.support.library_adapter import KEY, adapter, answered, asks, blocks, read, user
 from tests.support.raw_http import Answer, RawServer
 from tests.support.recorded import (
     ANTHROPIC,
@@ -34,7 +30,6 @@ from tests.support.recorded import (
 pytest.importorskip("pydantic_ai", reason=REASON)
 pytestmark = pytest.mark.integration
 
-KEY = "sk-canary-0123456789"
 FOUR = [ANTHROPIC, CONVERSE, GEMINI, RESPONSES]
 four = pytest.mark.parametrize("recording", FOUR, ids=lambda each: each.profile)
 everyone = pytest.mark.parametrize(
@@ -42,77 +37,8 @@ everyone = pytest.mark.parametrize(
 )
 
 
-@asynccontextmanager
-async def adapter(
-    recording: Recording, server: RawServer, **options: Any
-) -> AsyncIterator[PydanticAiAdapter]:
-    given = {
-        "profile": recording.profile,
-        "baseUrl": server.url + recording.path,
-        "apiKeyEnv": "KEY",
-        "firstByteTimeoutMs": 1500,
-        "streamIdleTimeoutMs": 800,
-        "finishGraceMs": 200,
-        "trustEnv": False,
-        **options,
-    }
-    said: list[str] = []
-    context = AdapterContext("t", options=given, environ={"KEY": KEY}, report=said.append)
-    made = PydanticAiAdapter.create(context)
-    made.said = said  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
-    await made.open()
-    try:
-        yield made
-    finally:
-        await made.close()
-
-
-def asks(recording: Recording, *messages: Mapping[str, Any], **fields: Any) -> GenerateOptions:
-    return GenerateOptions.from_dict(
-        {
-            "provider": recording.profile,
-            "model": fields.pop("model", recording.model),
-            "messages": list(messages) or [user("Hello.")],
-            **fields,
-        }
-    )
-
-
-def user(text: str) -> dict[str, Any]:
-    content = [{"type": "text", "text": text}]
-    return {"id": "u", "role": "user", "content": content, "source": {"kind": "user"}}
-
-
 def system(text: str) -> dict[str, Any]:
     return {**user(text), "role": "system"}
-
-
-def answered(recording: Recording, assembler: BlockAssembler, **changes: Any) -> dict[str, Any]:
-    """Return the assistant message of an answer, as a conversation keeps it."""
-    state = assembler.replay_state
-    source = {"kind": "model", "provider": recording.profile, "model": recording.model}
-    if state is not None:
-        source["replayState"] = state.to_dict()  # type: ignore[assignment]
-    content = [block.to_dict() for block in assembler.blocks()]
-    message = {"id": "a", "role": "assistant", "content": content, "source": source}
-    return {**message, **changes}
-
-
-async def read(
-    made: PydanticAiAdapter, options: GenerateOptions
-) -> tuple[BlockAssembler, LlmFailure | None]:
-    assembler = BlockAssembler()
-    try:
-        async for chunks in made.stream(options):
-            for chunk in chunks:
-                assembler.push(chunk)
-    except LlmError as exc:
-        return assembler, exc.failure
-    return assembler, assembler.finish.failure
-
-
-def blocks(assembler: BlockAssembler) -> list[dict[str, object]]:
-    return [block.to_dict() for block in assembler.blocks()]
 
 
 def refusal(body: Mapping[str, Any], status: int, **headers: str) -> Answer:
@@ -179,7 +105,11 @@ def sent_signatures(body: bytes) -> int:
 @four
 async def test_signatures_and_ids_go_back(recording: Recording) -> None:
     """The next request carries what the provider signed, and the ids it gave."""
-    async with RawServer(Answer(recording.tools)) as server, adapter(recording, server) as made:
+    said: list[str] = []
+    async with (
+        RawServer(Answer(recording.tools)) as server,
+        adapter(recording, server, said) as made,
+    ):
         first, _ = await read(made, asks(recording))
         call = blocks(first)[-1]
         result = {"type": "tool-result", "toolCallId": call["id"], "content": [TEXT]}
@@ -190,7 +120,7 @@ async def test_signatures_and_ids_go_back(recording: Recording) -> None:
     assert sent_signatures(body) == 1
     for given in _given_ids(recording):
         assert given in body
-    assert made.said == []  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
+    assert said == []
 
 
 def _given_ids(recording: Recording) -> Sequence[bytes]:
@@ -232,7 +162,11 @@ async def test_state_that_cannot_be_used_degrades_that_message_only(
     recording: Recording, spoil: Any
 ) -> None:
     """The spoilt message goes out plain, the good one with its signature; the call succeeds."""
-    async with RawServer(Answer(recording.tools)) as server, adapter(recording, server) as made:
+    said: list[str] = []
+    async with (
+        RawServer(Answer(recording.tools)) as server,
+        adapter(recording, server, said) as made,
+    ):
         first, _ = await read(made, asks(recording))
         good = answered(recording, first)
         bad = answered(recording, first)
@@ -249,7 +183,6 @@ async def test_state_that_cannot_be_used_degrades_that_message_only(
     body = server.exchanges[1].body
     assert sent_signatures(body) == 1
     assert body.count(b"Hello there.") >= 2
-    said: list[str] = made.said  # type: ignore[attr-defined]  # pyright: ignore[reportAttributeAccessIssue]
     assert said
     assert all("replay state not used" in line for line in said)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final, cast
 
-from trunkline_protocol.chunks import TokenUsage
+from trunkline_protocol.chunks import INDEX_MAX, TokenUsage
 
 _DIGITS_MAX: Final = 18
 _PROMPT = ("prompt_tokens", "input_tokens")
@@ -73,9 +73,9 @@ def _either(*values: object) -> int | None:
 
 
 def _count(value: object) -> int | None:
-    """Read a count: a whole number that is not negative, perhaps as a float or as digits."""
+    """Read a count: a whole number that is exact in JSON, perhaps as a float or as digits."""
     if isinstance(value, str) and value.isdecimal() and len(value) < _DIGITS_MAX:
         value = int(value)
     if type(value) is float and value.is_integer():
         value = int(value)
-    return value if type(value) is int and value >= 0 else None
+    return value if type(value) is int and 0 <= value <= INDEX_MAX else None

@@ -13,7 +13,7 @@ from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 from trunkline_protocol.chunks import StreamChunk
-from trunkline_protocol.failure import Code, LlmError
+from trunkline_protocol.failure import Code, LlmError, LlmFailure
 from trunkline_protocol.models import (
     LlmModelContext,
     LlmModelInfo,
@@ -28,6 +28,7 @@ from trunkline_protocol.retry_policy import ResolvedRetryPolicy
 from trunkline_protocol.secret import SecretStr
 
 from trunkline_workers.adapter import AdapterContext, LlmAdapter
+from trunkline_workers.adapters.pydantic_ai.comments import CommentFilter
 from trunkline_workers.adapters.pydantic_ai.config import AdapterConfig, ModelFacts, read_config
 from trunkline_workers.adapters.pydantic_ai.exchange import Exchange, current_exchange
 from trunkline_workers.adapters.pydantic_ai.failures import cut_short, failure_of
@@ -44,6 +45,13 @@ from trunkline_workers.adapters.pydantic_ai.translate import PartTranslator, usa
 from trunkline_workers.credentials import KeySource, plain
 from trunkline_workers.http import HttpClient
 from trunkline_workers.refusals import without_key
+
+
+class _UnusableReplayError(LlmError):
+    """The library could not write the request, in which there is replay state.
+
+    It looks into that more closely than is checked before; and no state may fail a request.
+    """
 
 
 class PydanticAiAdapter(LlmAdapter):
@@ -159,13 +167,24 @@ class PydanticAiAdapter(LlmAdapter):
             key = await self._keys.read()
             model = self._models.get(options.model, key)
             request = await self._request(options, model)
-            async with aclosing(self._exchange(options, model, request)) as lists:
+            try:
+                async with aclosing(self._exchange(options, model, request)) as lists:
+                    async for chunks in lists:
+                        yield chunks
+            except _UnusableReplayError as exc:
+                self._context.report(f"replay state of no message used: {exc.failure.message}")
+            else:
+                return
+            plain_request = await self._request(options, model, with_replay=False)
+            async with aclosing(self._exchange(options, model, plain_request)) as lists:
                 async for chunks in lists:
                     yield chunks
         except LlmError as exc:
             raise without_key(exc, key) from None
 
-    async def _request(self, options: GenerateOptions, model: Any) -> LibraryRequest:
+    async def _request(
+        self, options: GenerateOptions, model: Any, *, with_replay: bool = True
+    ) -> LibraryRequest:
         read = self._context.read_attachment
         images: dict[str, bytes] = {}
         if model.profile.get("supports_image_input", True):
@@ -173,21 +192,34 @@ class PydanticAiAdapter(LlmAdapter):
                 name = block.attachment.attachment_id
                 images[name] = await read(name)
         try:
-            return build_request(options, model, self._config, images, self._context.report)
+            report = self._context.report
+            return build_request(
+                options, model, self._config, images, report, with_replay=with_replay
+            )
         except LlmError:
             raise
         except Exception as exc:  # of many types: the library checks what it is given
+            if with_replay:
+                return await self._request(options, model, with_replay=False)
             text = f"the request could not be built: {exc!r}"
             raise LlmError.of(text, Code.INVALID_REQUEST) from exc
 
     async def _exchange(
         self, options: GenerateOptions, model: Any, request: LibraryRequest
     ) -> AsyncGenerator[list[StreamChunk]]:
-        """Send the request and translate its answer."""
+        """Send the request and translate its answer.
+
+        Raises:
+            _UnusableReplayError: nothing was sent; it may be the replay state that can't be used.
+            LlmError: whatever ended the stream.
+        """
         config = self._config
         exchange = Exchange(self._http, config.limits, check_body(options), plain(config.headers))
+        if not config.profile.reads_comments:
+            exchange.shown = CommentFilter()
         scope = ReplayScope(config.name, model.system, config.profile.signatures_are_base64)
         translator = PartTranslator(interleaves=config.profile.interleaves, scope=scope)
+        response: Any = None
         try:
             async with _opened(model, request, exchange) as response:
                 exchange.is_finishing = lambda: _is_finishing(response)
@@ -196,18 +228,24 @@ class PydanticAiAdapter(LlmAdapter):
                     if chunks:
                         exchange.progressed()
                         yield chunks
-                try:
-                    yield translator.finish(_Whole(response))
-                except LlmError as exc:
-                    if counts := usage_chunks(response.usage):
-                        yield counts
-                    raise LlmError(cut_short(exc.failure, exchange)) from None
-        except LlmError:
-            raise
+                yield translator.finish(_Whole(response))
         except Exception as exc:  # of many types: the library's, the SDK's, pydantic's
-            raise LlmError(failure_of(exc, exchange)) from exc
+            # What was counted so far was paid for.
+            if response is not None and (counts := usage_chunks(response.usage)):
+                yield counts
+            failure = _failure(exc, exchange)
+            if request.has_replay and exchange.requests == 0:
+                raise _UnusableReplayError(failure) from exc
+            raise LlmError(failure) from exc
         finally:
             await exchange.close()
+
+
+def _failure(raised: Exception, exchange: Exchange) -> LlmFailure:
+    if not isinstance(raised, LlmError):
+        return failure_of(raised, exchange)
+    failure = raised.failure
+    return cut_short(failure, exchange) if failure.code == Code.STREAM_CLOSED else failure
 
 
 @asynccontextmanager

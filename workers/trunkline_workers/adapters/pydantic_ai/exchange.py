@@ -35,6 +35,10 @@ def _never() -> bool:
     return False
 
 
+def _as_it_is(data: bytes) -> bytes:
+    return data
+
+
 @dataclass(slots=True)
 class Head:
     """Status and headers for the library; a `body` of `None` is read from the exchange."""
@@ -53,6 +57,7 @@ class Exchange:
         limits: on waiting.
         check: looks at the body before it goes out; raises `LlmError` to refuse it.
         headers: added to the request.
+        shown: of each read, to the library; `b""` for nothing.
         is_finishing: whether the provider has said how the answer ends.
         failure: what went wrong on the wire, if anything did.
         requests: how many the library asked for; only the first is made.
@@ -63,6 +68,7 @@ class Exchange:
     limits: StreamLimits
     check: Callable[[bytes], None]
     headers: Mapping[str, str]
+    shown: Callable[[bytes], bytes] = _as_it_is
     is_finishing: Callable[[], bool] = _never
     failure: LlmFailure | None = None
     requests: int = 0
@@ -121,6 +127,12 @@ class Exchange:
         Raises:
             LlmError: a limit passed or the connection broke; kept in `failure` too.
         """
+        while data := await self._read():
+            if shown := self.shown(data):
+                return shown
+        return b""
+
+    async def _read(self) -> bytes:
         response = self._response
         if response is None:
             raise AssertionError("the body is read before the head")

@@ -17,6 +17,8 @@ from trunkline_workers.adapters.pydantic_ai.exchange import Exchange
 
 _SHOWN: Final = 200  # bytes of an unusable body, or characters of a text, that the failure quotes
 _CAUSES_MAX: Final = 8
+_NO_EVENTS: Final = frozenset({b"{", b"[", b"<"})
+_EVENT_ENDS: Final = (b"\n\n", b"\r\n\r\n", b"\r\r")
 
 
 def failure_of(raised: Exception, exchange: Exchange) -> LlmFailure:
@@ -30,6 +32,8 @@ def failure_of(raised: Exception, exchange: Exchange) -> LlmFailure:
         return exchange.failure
     if exchange.requests == 0:
         return _unsent(raised)
+    if _is_no_stream(exchange):
+        return _unreadable(str(raised), exchange)
     if hasattr(raised, "provider_error_code"):  # the library's own class of provider errors
         return _reported(raised, exchange)
     return _unreadable(repr(raised), exchange)
@@ -45,11 +49,16 @@ def cut_short(failure: LlmFailure, exchange: Exchange) -> LlmFailure:
             return failure
         if isinstance(tree, dict) and "error" in tree:
             return in_band_failure(cast("dict[str, object]", tree), exchange.request_id)
-    if head[:1] in {b"{", b"[", b"<"}:
+    if _is_no_stream(exchange):
         shown = " ".join(head[:_SHOWN].decode(errors="replace").split())
         text = f"the provider answered with no event stream: {shown}"
         return LlmFailure(text, Code.MALFORMED_RESPONSE, request_id=exchange.request_id)
     return failure
+
+
+def _is_no_stream(exchange: Exchange) -> bool:
+    """Tell whether a body began like JSON or a web page."""
+    return exchange.head.lstrip()[:1] in _NO_EVENTS
 
 
 def _unsent(raised: Exception) -> LlmFailure:
@@ -113,4 +122,6 @@ def _unreadable(what: str, exchange: Exchange) -> LlmFailure:
     text, code = f"the response could not be read: {first}", Code.MALFORMED_RESPONSE
     if exchange.has_ended and not exchange.head.strip():
         text, code = "the provider answered without a body", Code.STREAM_CLOSED
+    elif exchange.has_ended and not exchange.tail.endswith(_EVENT_ENDS):
+        text, code = "the stream ended in the middle of an event", Code.STREAM_CLOSED
     return cut_short(LlmFailure(text, code, request_id=exchange.request_id), exchange)

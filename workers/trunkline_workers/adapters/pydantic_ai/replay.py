@@ -19,10 +19,18 @@ from trunkline_protocol.chunks import ReplayEnvelope
 from trunkline_protocol.messages import Message, ModelMessageSource
 from trunkline_protocol.wire_model import plain
 
+from trunkline_workers.adapters.pydantic_ai.unicode import is_sound
+
 REPLAY_VERSION: Final = 1
 _DIGEST_BYTES: Final = 8
 # Fields of the library's parts that are neither content nor made up by the library itself.
 _FIELDS: Final = ("id", "signature", "provider_name", "provider_details")
+_RESPONSE_TEXTS: Final = (
+    "model_name",
+    "provider_url",
+    "provider_response_id",
+    "canonical_system",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +110,26 @@ def read_replay(
         blocks.append(fields)
         if reason:
             report(f"message {message.id}, block {position}: replay state not used: {reason}")
-    fields: object = state["response"].get("fields")
-    response = cast("dict[str, Any]", fields) if isinstance(fields, dict) else {}
+    response, reason = _response_fields(state["response"].get("fields"))
+    if reason:
+        report(f"message {message.id}: replay state not used: {reason}")
+        return None
     return ReplayState(response, tuple(blocks))
+
+
+def _response_fields(fields: object) -> tuple[Mapping[str, Any], str]:
+    """Return the fields of the response, or why they can't be used."""
+    if not isinstance(fields, dict):
+        return {}, "the response has no fields"
+    known = cast("dict[str, Any]", fields)
+    for name in _RESPONSE_TEXTS:
+        if name in known and not is_sound(known[name]):
+            return {}, f"{name} of the response is no text"
+    details: object = known.get("provider_details")
+    if details is not None and not isinstance(details, dict):
+        return {}, "provider_details of the response are no object"
+    names = (*_RESPONSE_TEXTS, "provider_details")
+    return {name: known[name] for name in names if known.get(name) is not None}, ""
 
 
 def _problem(raw: object, block_count: int, scope: ReplayScope) -> str:
@@ -146,7 +171,7 @@ def _entry_fields(
 
 def _wrong_field(fields: Mapping[str, Any], scope: ReplayScope) -> str:
     for name in ("id", "signature", "provider_name"):
-        if name in fields and not isinstance(fields[name], str):
+        if name in fields and not is_sound(fields[name]):
             return f"{name} is no text"
     details: Any = fields.get("provider_details")
     if details is not None and not isinstance(details, dict):

@@ -27,6 +27,7 @@ from trunkline_protocol.wire_model import plain
 from trunkline_workers.adapters.pydantic_ai.config import AdapterConfig
 from trunkline_workers.adapters.pydantic_ai.models import part
 from trunkline_workers.adapters.pydantic_ai.replay import ReplayScope, ReplayState, read_replay
+from trunkline_workers.adapters.pydantic_ai.unicode import is_sound, sound
 
 _KINDS: Final = {"text": "text", "reasoning": "thinking", "tool-call": "tool-call"}
 # Where the providers' bodies hold the options that a call may set, and what they call them there.
@@ -48,11 +49,19 @@ Images = Mapping[str, bytes]
 
 @dataclass(frozen=True, slots=True)
 class LibraryRequest:
-    """One request in the library's own types."""
+    """One request in the library's own types.
+
+    Attributes:
+        messages: of the library.
+        settings: of the library.
+        parameters: of the library.
+        has_replay: some message went with what a provider gave with it.
+    """
 
     messages: list[Any]
     settings: dict[str, Any]
     parameters: Any
+    has_replay: bool = False
 
 
 def image_blocks(options: GenerateOptions) -> list[ImageBlock]:
@@ -79,6 +88,8 @@ def build_request(
     config: AdapterConfig,
     images: Images,
     report: Callable[[str], None],
+    *,
+    with_replay: bool = True,
 ) -> LibraryRequest:
     """Build the request.
 
@@ -88,6 +99,7 @@ def build_request(
         config: of the worker.
         images: bytes by attachment id.
         report: takes a line when stored replay state can't be used.
+        with_replay: send stored replay state; without it all messages are plain.
 
     Raises:
         LlmError: `UNSUPPORTED`, `UNSUPPORTED_CONTENT` or `UNSUPPORTED_REASONING_EFFORT`.
@@ -97,12 +109,13 @@ def build_request(
         text = f"options not supported here: {', '.join(unknown)}"
         raise LlmError.of(text, Code.UNSUPPORTED)
     scope = ReplayScope(config.name, model.system, config.profile.signatures_are_base64)
-    writer = _Conversation(model, images, scope, report)
+    writer = _Conversation(model, images, scope, report, with_replay=with_replay)
     messages = writer.write(options)
     fitted_length = model.profile.get("tool_call_id_length")
     if fitted_length is not None:  # the only rewriting of the library that a provider insists on
         messages = model.prepare_messages(messages)
-    return LibraryRequest(messages, _settings(options, model, config), _parameters(options))
+    settings = _settings(options, model, config)
+    return LibraryRequest(messages, settings, _parameters(options), writer.has_replay)
 
 
 def _settings(options: GenerateOptions, model: Any, config: AdapterConfig) -> dict[str, Any]:
@@ -189,8 +202,16 @@ class _Conversation:
     """Writes the messages of one request."""
 
     def __init__(
-        self, model: Any, images: Images, scope: ReplayScope, report: Callable[[str], None]
+        self,
+        model: Any,
+        images: Images,
+        scope: ReplayScope,
+        report: Callable[[str], None],
+        *,
+        with_replay: bool,
     ) -> None:
+        self.has_replay = False
+        self._with_replay = with_replay
         self._model = model
         self._images = images
         self._scope = scope
@@ -220,15 +241,16 @@ class _Conversation:
         if is_first or self._model.profile.get("supports_inline_system_prompts"):
             return self._types.system(text)
         # Where the API has no system role later on, this is how models are taught to read it.
-        return self._types.user(f"<system>\n{text}\n</system>")
+        return self._types.user(f"<system>\n{sound(text)}\n</system>")
 
     def _assistant(self, message: Message) -> list[Any]:
         _refuse_images(message.content)
         blocks = [b for b in message.content if b.type in _KINDS]
         contents = [(_KINDS[b.type], _content(b)) for b in message.content if b.type in _KINDS]
         # Entries are per block of the response; blocks of other types have one too.
-        usable = len(blocks) == len(message.content)
+        usable = self._with_replay and len(blocks) == len(message.content)
         state = read_replay(message, contents, self._scope, self._report) if usable else None
+        self.has_replay |= state is not None
         parts = [
             made
             for position, block in enumerate(blocks)
@@ -246,7 +268,8 @@ class _Conversation:
             self._tool_names[block.id] = block.name
             return types.call(block, kept)
         # Thinking that nobody signed is no provider's any more; as text it would be imitated.
-        if isinstance(block, ReasoningBlock) and fields is not None:
+        # Nor is it once a half character had to be replaced: the signature is of the other text.
+        if isinstance(block, ReasoningBlock) and fields is not None and is_sound(block.text):
             return types.thinking(block.text, kept)
         return None
 
@@ -273,7 +296,7 @@ class _Conversation:
         for block in content:
             if isinstance(block, TextBlock):
                 if block.text:
-                    shown.append(block.text)
+                    shown.append(sound(block.text))
             elif isinstance(block, ImageBlock):
                 shown.append(self._image(block))
             elif isinstance(block, ToolResultBlock) and nested:
@@ -299,7 +322,7 @@ class _Types:
         return part(f"pydantic_ai.messages:{name}")
 
     def system(self, text: str) -> Any:
-        return self._of("SystemPromptPart")(text)
+        return self._of("SystemPromptPart")(sound(text))
 
     def user(self, content: object) -> Any:
         return self._of("UserPromptPart")(content)
@@ -309,21 +332,23 @@ class _Types:
 
     def text(self, text: str, kept: dict[str, Any]) -> Any:
         kept.pop("signature", None)
-        return self._of("TextPart")(text, **kept)
+        return self._of("TextPart")(sound(text), **kept)
 
     def thinking(self, text: str, kept: dict[str, Any]) -> Any:
         return self._of("ThinkingPart")(text, **kept)
 
     def call(self, block: ToolCallBlock, kept: dict[str, Any]) -> Any:
         kept.pop("signature", None)
-        return self._of("ToolCallPart")(block.name, block.arguments, block.id, **kept)
+        return self._of("ToolCallPart")(
+            sound(block.name), sound(block.arguments), sound(block.id), **kept
+        )
 
     def result(self, name: str, shown: list[Any], block: ToolResultBlock) -> Any:
         has_only_text = all(isinstance(item, str) for item in shown)
         return self._of("ToolReturnPart")(
-            name,
+            sound(name),
             "".join(shown) if has_only_text else shown,
-            block.tool_call_id,
+            sound(block.tool_call_id),
             outcome="failed" if block.is_error else "success",
         )
 

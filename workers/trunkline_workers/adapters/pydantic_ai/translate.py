@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, cast
 
 from trunkline_protocol.chunks import (
+    INDEX_MAX,
     BlockEnd,
     BlockStart,
     Finish,
@@ -159,8 +160,10 @@ class PartTranslator:
         out: list[StreamChunk] = []
         is_late = block is not None and block.type == "tool-call" and self._interleaves
         if block is not None and block.is_open and not is_late and block.whole is None:
-            if block.type == "tool-call" and not _is_json(_arguments(part.args)):
-                return out  # the finish decides what becomes of it
+            # Without arguments so far, or with half of them: another call may have begun between
+            # two pieces of this one. The finish decides what becomes of it.
+            if block.type == "tool-call" and not _is_whole(part.args):
+                return out
             self._close(block, part, out)
         return out
 
@@ -283,6 +286,8 @@ def usage_chunks(usage: Any) -> list[StreamChunk]:
     read, write = usage.cache_read_tokens or 0, usage.cache_write_tokens or 0
     if not (usage.input_tokens or usage.output_tokens):
         return []
+    if not all(0 <= n <= INDEX_MAX for n in (usage.input_tokens, usage.output_tokens, read, write)):
+        return []  # numbers that are nobody's
     details = cast("dict[str, int]", usage.details or {})
     reasoning: int = usage.output_reasoning_tokens or details.get("reasoning_tokens", 0)
     counts = TokenUsage(
@@ -312,6 +317,11 @@ def _arguments(args: object) -> str:
     if isinstance(args, str):
         return args if args.strip() else _NO_ARGUMENTS
     return json.dumps(args, ensure_ascii=False) if args else _NO_ARGUMENTS
+
+
+def _is_whole(args: object) -> bool:
+    """Tell whether arguments are there and complete."""
+    return _is_json(args) if isinstance(args, str) else bool(args)
 
 
 def _is_json(text: str) -> bool:
