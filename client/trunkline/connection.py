@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -18,8 +19,9 @@ import zmq
 from trunkline_protocol.codec import HEADER_BYTES
 from trunkline_protocol.curve import CurveKeys, lane_address
 from trunkline_protocol.failure import LocalProtocolError
+from trunkline_protocol.frames import Body
 from trunkline_protocol.limits import MAX_LANE_BODY_BYTES, MAX_PART_BYTES
-from zmq.utils.monitor import parse_monitor_message
+from trunkline_protocol.record import record
 
 _DRAIN_AT_ONCE: Final = 64  # frames per wake, then other tasks of the loop get their turn
 _RECONNECT_MS: Final = 50
@@ -35,6 +37,8 @@ _NOW: Final = int(zmq.NOBLOCK)
 _READY: Final = int(zmq.EVENTS)
 _IN: Final = int(zmq.POLLIN)
 
+# `zmq.utils.monitor` would do it, and would load zmq.asyncio for that.
+_MONITOR_EVENT: Final = struct.Struct("=Hi")  # zmq_socket_monitor(3): event, value
 _EVENTS: Final = (
     zmq.Event.HANDSHAKE_SUCCEEDED
     | zmq.Event.HANDSHAKE_FAILED_PROTOCOL
@@ -67,7 +71,7 @@ def _context() -> zmq.Context[zmq.Socket[bytes]]:
     return _shared.context
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Receivers:
     """Who gets what arrives; all are called on the loop.
 
@@ -141,7 +145,7 @@ class Connection:
 
     # --- out -----------------------------------------------------------------------------------
 
-    def send(self, parts: list[bytes]) -> bool:
+    def send(self, parts: Sequence[Body]) -> bool:
         """Send a control frame; `False` if the peer takes no more just now or all is closed."""
         if self._is_closed:
             return False
@@ -235,7 +239,7 @@ class Connection:
                 parts = self._monitor.recv_multipart(_NOW)
             except zmq.Again:  # empty
                 break
-            event = parse_monitor_message(parts)["event"]
+            event, _ = _MONITOR_EVENT.unpack(parts[0])
             self._on_monitored(event)
         self._on.drained()
 

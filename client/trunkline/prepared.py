@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
 from time import monotonic
-from typing import Any, Final, NoReturn, Protocol, Self, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, Self, cast
 
 from trunkline_protocol.failure import Code, LlmError, LocalProtocolError, RemoteProtocolError
 from trunkline_protocol.ids import LEASE_ID_BYTES, LeaseId
-from trunkline_protocol.models import LlmModelContext
 from trunkline_protocol.options import (
     GenerateOptions,
     LlmCallConfig,
     LlmCallConfigAdapterDefaults,
     call_config_equals,
 )
+from trunkline_protocol.record import record
 from trunkline_protocol.retry_policy import ResolvedRetryPolicy, policy_from_dict
 
 from trunkline import request
 from trunkline.stream import Stream
+
+if TYPE_CHECKING:
+    from trunkline_protocol.models import LlmModelContext
 
 _RELEASE_TIMEOUT_S: Final = 5.0
 _CONFIG_FIELDS: Final = tuple(LlmCallConfig.model_fields)
@@ -38,7 +40,7 @@ class Preparer(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Resolved:
     """The answer to `prepareCall`.
 
@@ -182,6 +184,8 @@ async def prepare(
     Raises:
         RemoteProtocolError: the answer is malformed.
     """
+    from trunkline_protocol.models import LlmModelContext  # see `queries`
+
     op = "prepareCall"
     answer = _map(op, await ask(op, config.to_dict(), config.provider))
     lease, modalities = answer.get("lease"), answer.get("inputModalities")

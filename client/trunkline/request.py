@@ -7,7 +7,7 @@ plain map leaves out are filled in.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import uuid4
 
 from trunkline_protocol.codec import pack_body
@@ -15,10 +15,12 @@ from trunkline_protocol.failure import LocalProtocolError
 from trunkline_protocol.frozen import nests_deeper
 from trunkline_protocol.limits import MAX_BODY_BYTES, MAX_BODY_DEPTH
 from trunkline_protocol.messages import Message
-from trunkline_protocol.models import LlmModelDiscoveryRequest
 from trunkline_protocol.options import GenerateOptions, LlmCallConfig
 
 from trunkline import arguments
+
+if TYPE_CHECKING:  # see `queries`
+    from trunkline_protocol.models import LlmModelDiscoveryRequest
 
 MessageLike = Message | Mapping[str, Any] | str
 """One message of a conversation as an application may write it."""
@@ -115,6 +117,8 @@ def draft_from(draft: LlmModelDiscoveryRequest | Mapping[str, Any]) -> LlmModelD
     Raises:
         LocalProtocolError: a field is wrong; names it and never shows it.
     """
+    from trunkline_protocol.models import LlmModelDiscoveryRequest
+
     if isinstance(draft, LlmModelDiscoveryRequest):
         return draft
     try:

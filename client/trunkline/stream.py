@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
 from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Literal, Protocol, Self
@@ -21,6 +20,7 @@ from trunkline_protocol.ids import (
     StreamKey,
 )
 from trunkline_protocol.messages import Message
+from trunkline_protocol.record import record
 from trunkline_protocol.retry_policy import ResolvedRetryPolicy, policy_from_dict
 
 from trunkline.core.block_queue import BlockQueue
@@ -34,7 +34,7 @@ _EMPTY: Final[Iterator[StreamChunk]] = iter(())
 _NO_KEY: Final = StreamKey(bytes(STREAM_KEY_BYTES))  # of a call that was never opened
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServedBy:
     """The worker process that serves a call."""
 
@@ -43,7 +43,7 @@ class ServedBy:
     generation: Generation
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RetryEvent:
     """A failed attempt will be repeated (`retry`), or the repetition begins (`retry-started`)."""
 
@@ -54,7 +54,7 @@ class RetryEvent:
 RetryObserver = Callable[[RetryEvent], None]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class GenerateResult:
     """One model call, fully assembled.
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Final
 from urllib.parse import quote, unquote
 
 from trunkline_protocol.failure import LocalProtocolError
 from trunkline_protocol.ids import CALL_ID_BYTES, CallId
+from trunkline_protocol.record import record
 
 from trunkline import arguments
 
@@ -17,7 +18,7 @@ _TICKET: Final = re.compile(
 )  # a broker drops a frame with an id of another length
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ticket:
     """A call, the secret that opens it, and what it asked for."""
 

@@ -10,8 +10,8 @@ import struct
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields
 from enum import Enum
-from functools import partial
-from typing import Any, Final, NamedTuple, cast, get_args, get_type_hints
+from functools import cache, partial
+from typing import Any, Final, NamedTuple, cast, get_args
 
 import msgpack  # pyright: ignore[reportMissingTypeStubs]  # it ships none
 
@@ -65,22 +65,26 @@ def _camel(name: str) -> str:
     return first + "".join(part.capitalize() for part in rest)
 
 
-def _annotation(hint: Any) -> Any:
-    """Return the check inside `Annotated[T, check]` or `Annotated[T, check] | None`."""
-    if hasattr(hint, "__metadata__"):
-        return hint.__metadata__[0]
-    return next(arg.__metadata__[0] for arg in get_args(hint) if hasattr(arg, "__metadata__"))
+@cache
+def _check_of(annotation: str) -> Callable[[object], Any]:
+    """Return the check inside `Annotated[T, check]` or `Annotated[T, check] | None`.
+
+    `frames` writes most of them many times; evaluating each once is what `get_type_hints` is not.
+    """
+    hint: Any = eval(annotation, frames.__dict__)  # noqa: S307  text of our own source file
+    if not hasattr(hint, "__metadata__"):
+        hint = next(arg for arg in get_args(hint) if hasattr(arg, "__metadata__"))
+    return hint.__metadata__[0]
 
 
 def _spec(frame: Any) -> _FrameSpec:
-    hints = get_type_hints(frame, include_extras=True)
     specs: list[_FieldSpec] = []
     has_body = False
     for item in fields(frame):
         if item.name == "body":
             has_body = True
             continue
-        check = _annotation(hints[item.name])
+        check = _check_of(str(item.type))
         is_list = isinstance(check, list_of)
         specs.append(_FieldSpec(item.name, _camel(item.name), check, item.default, is_list))
     return _FrameSpec(frame, tuple(specs), has_body)
@@ -102,7 +106,7 @@ def _entry(item: Any) -> list[Any]:
     return [getattr(item, name) for name in item.__slots__]
 
 
-def encode(frame: frames.Frame) -> list[bytes]:
+def encode(frame: frames.Frame) -> list[frames.Body]:
     """Encode a control frame as its parts: kind, envelope and, where the kind has one, the body."""
     spec = _SPECS[type(frame)]
     envelope: dict[str, Any] = {}
@@ -111,13 +115,13 @@ def encode(frame: frames.Frame) -> list[bytes]:
         if value is default or (default is not MISSING and value == default):
             continue
         envelope[key] = [_entry(item) for item in value] if is_list else value
-    parts = [frame.KIND, _pack(envelope)]
+    parts: list[frames.Body] = [frame.KIND, _pack(envelope)]
     if spec.has_body:
         parts.append(cast("Any", frame).body)
     return parts
 
 
-def decode(parts: Sequence[bytes], direction: Direction) -> frames.Frame:
+def decode(parts: Sequence[frames.Body], direction: Direction) -> frames.Frame:
     """Decode the parts of one control frame that came in the given direction.
 
     Raises:
@@ -143,11 +147,11 @@ def decode(parts: Sequence[bytes], direction: Direction) -> frames.Frame:
     return spec.frame(**values)
 
 
-def _text(kind: bytes) -> str:
+def _text(kind: frames.Body) -> str:
     return bytes(kind).decode("ascii", "replace")
 
 
-def _unpack_envelope(kind: bytes, packed: bytes) -> dict[Any, Any]:
+def _unpack_envelope(kind: frames.Body, packed: frames.Body) -> dict[Any, Any]:
     try:
         envelope = _unpackb(packed, strict_map_key=False, use_list=False)
     # msgpack raises many unrelated types for bad bytes (ValueError, TypeError for unhashable map
@@ -159,7 +163,9 @@ def _unpack_envelope(kind: bytes, packed: bytes) -> dict[Any, Any]:
     return cast("dict[Any, Any]", envelope)
 
 
-def _checked_fields(spec: _FrameSpec, envelope: dict[Any, Any], kind: bytes) -> dict[str, Any]:
+def _checked_fields(
+    spec: _FrameSpec, envelope: dict[Any, Any], kind: frames.Body
+) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for attribute, key, check, default, _ in spec.fields:
         value = envelope.get(key)
@@ -260,7 +266,7 @@ def pack_body(value: object) -> bytes:
     return _pack(value)
 
 
-def unpack_body(body: bytes) -> Any:
+def unpack_body(body: frames.Body) -> Any:
     """Decode a body; an empty one is `None`.
 
     Raises:

@@ -7,19 +7,20 @@ A key file is TOML with the keys of one peer and the public key of its broker. K
 from __future__ import annotations
 
 import re
-import tomllib
-from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from trunkline_protocol.failure import LocalProtocolError
-from trunkline_protocol.secret import SecretStr
+from trunkline_protocol.record import record
+
+if TYPE_CHECKING:  # a client without keys need not load pydantic for this
+    from trunkline_protocol.secret import SecretStr
 
 MAX_KEY_FILE_BYTES: Final = 4096
 _Z85_KEY: Final = re.compile(r"[0-9A-Za-z.\-:+=^!/*?&<>()\[\]{}@%$#]{40}")
 _ANY_HOST: Final = "tcp://*:"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CurveKeys:
     """What a client or worker on another host needs to reach a broker.
 
@@ -49,6 +50,10 @@ def read_keys(text: str, source: str) -> CurveKeys:
     Raises:
         LocalProtocolError: no TOML, or an entry that is missing or no key; names the entry.
     """
+    import tomllib  # only clients of other hosts have keys
+
+    from trunkline_protocol.secret import SecretStr
+
     try:
         entries = tomllib.loads(text)
     except tomllib.TOMLDecodeError:

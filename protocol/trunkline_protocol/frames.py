@@ -7,7 +7,7 @@ This file does not know how bytes look. SPEC.md section 3 explains each kind.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Annotated, Any, ClassVar, Final
 
 from trunkline_protocol import wire_checks as check
@@ -22,6 +22,7 @@ from trunkline_protocol.ids import (
     RouteName,
     StreamKey,
 )
+from trunkline_protocol.record import record
 
 Version = Annotated[tuple[int, int], check.version]
 Uint = Annotated[int, check.uint]
@@ -46,13 +47,15 @@ Pool = Annotated[PoolName, check.pool_name]
 Since = Annotated[Epoch, check.epoch]
 Born = Annotated[Generation, check.generation]
 
+Body = bytes | memoryview
+"""What the receiver alone decodes. A broker passes on a large one as it lies in ZeroMQ's memory."""
 _NO_BODY: Final = b""
 
 
 # --- greeting -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Hello:
     """Client → broker: who speaks. Repeated on every connection and for every new epoch."""
 
@@ -64,7 +67,7 @@ class Hello:
     features: Names = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Welcome:
     """Broker → client: the answer to `HELLO`; names the lane."""
 
@@ -78,7 +81,7 @@ class Welcome:
     orphan_timeout_ms: Uint = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Who:
     """Broker → client or worker: this connection has not said `HELLO` / `REGISTER` yet."""
 
@@ -86,7 +89,7 @@ class Who:
     epoch: Since
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Refused:
     """Broker → client or worker: a frame was not accepted; nothing of it took effect.
 
@@ -102,7 +105,7 @@ class Refused:
     request: Uint | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Bye:
     """Client → broker, worker → broker: I leave; broker → worker: you may leave now."""
 
@@ -110,7 +113,7 @@ class Bye:
     reason: Text = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stopping:
     """Broker → client: no new calls from now on; `final` when the process is about to end."""
 
@@ -122,7 +125,7 @@ class Stopping:
 # --- a call ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Open:
     """Client → broker: start (or name again) one attempt. The body is the `GenerateOptions`.
 
@@ -149,10 +152,10 @@ class Open:
     retry_offer: Map | None = None
     attachments: Names = ()
     traceparent: Name = ""
-    body: bytes = _NO_BODY
+    body: Body = _NO_BODY
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Accepted:
     """Broker → client: the attempt was given to a worker; facts captured with it."""
 
@@ -168,7 +171,7 @@ class Accepted:
     token: Secret | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Queued:
     """Broker → client: the attempt waits for a place; that confirms the `OPEN`."""
 
@@ -178,7 +181,7 @@ class Queued:
     reason: Name = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Start:
     """Broker → worker: run one attempt, or re-bind it if it is held already (LANE 7)."""
 
@@ -196,10 +199,10 @@ class Start:
     lease: Lease | None = None
     attachments: Names = ()
     traceparent: Name = ""
-    body: bytes = _NO_BODY
+    body: Body = _NO_BODY
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Window:
     """Broker → worker and client: the window of a running attempt changed (SPEC 4.4)."""
 
@@ -210,7 +213,7 @@ class Window:
     window_bytes: Uint
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Credit:
     """Client → broker → worker: totals of one attempt (LANE 1, 4)."""
 
@@ -222,7 +225,7 @@ class Credit:
     consumed_bytes: Uint
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Resume:
     """Client → broker → worker: send again from `expected` on, before anything new (LANE 3)."""
 
@@ -232,7 +235,7 @@ class Resume:
     expected: Uint
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Restated:
     """One entry of `RESTATE`: all a new broker must know of a call that its client holds."""
 
@@ -246,7 +249,7 @@ class Restated:
     is_recovered: bool = False  # it asked for the retry policy; a new broker must know
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Restate:
     """Client → broker: positions of quiet calls, or of all calls for a new epoch (LANE 5, 8).
 
@@ -259,7 +262,7 @@ class Restate:
     queues: Map | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Progress:
     """One entry of `SENT`: the number of the next chunk that the worker will send."""
 
@@ -268,7 +271,7 @@ class Progress:
     next: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Sent:
     """Broker → client: how far the workers of these calls have sent (LANE 5)."""
 
@@ -276,7 +279,7 @@ class Sent:
     calls: Annotated[tuple[Progress, ...], check.list_of(Progress)]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cancel:
     """Client → broker → worker: stop; repeated until the call is reported ended (LANE 9)."""
 
@@ -285,7 +288,7 @@ class Cancel:
     attempt: Uint
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ended:
     """Worker → broker → client: the attempt is over; its tail may still be on the lane (LANE 10).
 
@@ -305,7 +308,7 @@ class Ended:
     figures: Map | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Failed:
     """Broker → client: nothing more comes for this attempt; it ends with the failure named here.
 
@@ -318,7 +321,7 @@ class Failed:
     failure: Map
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Lost:
     """Broker → client: nobody holds this attempt. Unseen: open it again; seen: `TRANSPORT`."""
 
@@ -327,7 +330,7 @@ class Lost:
     attempt: Uint
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CallRef:
     """One entry of `DONE`."""
 
@@ -335,7 +338,7 @@ class CallRef:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Done:
     """Client → broker → worker: these attempts were received whole; forget them (LANE 10)."""
 
@@ -343,7 +346,7 @@ class Done:
     calls: Annotated[tuple[CallRef, ...], check.list_of(CallRef)]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Retry:
     """Broker → client: the failed attempt may be retried after `delay_ms` (SPEC 6)."""
 
@@ -360,7 +363,7 @@ class Retry:
     max_retries: Uint | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RetryStarted:
     """Broker → client: the delay is over; open attempt `attempt` now, or leave it."""
 
@@ -370,7 +373,7 @@ class RetryStarted:
     retry_id: Name
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Probe:
     """Client → broker: send this nonce down my lane (LANE 6)."""
 
@@ -378,7 +381,7 @@ class Probe:
     nonce: Uint
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Attach:
     """Client → broker → worker: take over a detached call (LANE 12)."""
 
@@ -391,7 +394,7 @@ class Attach:
     window_bytes: Uint = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Snapshot:
     """Worker → broker → client: assembled blocks of a detached call, then chunks from `next`."""
 
@@ -399,13 +402,13 @@ class Snapshot:
     call: Call
     attempt: Uint
     next: Uint
-    body: bytes = _NO_BODY
+    body: Body = _NO_BODY
 
 
 # --- queries --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Query:
     """Client → broker (→ worker), worker → broker: one question; its argument is the body.
 
@@ -422,10 +425,10 @@ class Query:
     provider: Name = ""
     timeout_ms: Uint = 0
     client: Client | None = None
-    body: bytes = _NO_BODY
+    body: Body = _NO_BODY
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class QueryCancel:
     """Client → broker (→ worker): nobody waits for this answer any more."""
 
@@ -433,17 +436,17 @@ class QueryCancel:
     query: Asked
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reply:
     """Worker → broker → client, broker → worker: the answer; `failure` or a MessagePack body."""
 
     KIND: ClassVar[bytes] = b"REPLY"
     query: Asked
     failure: Map | None = None
-    body: bytes = _NO_BODY
+    body: Body = _NO_BODY
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Event:
     """Broker → client: something changed; payload-free (`adapters-updated`)."""
 
@@ -454,7 +457,7 @@ class Event:
 # --- workers --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HeldCall:
     """One entry of `REGISTER`: an attempt that the worker holds, running or ended.
 
@@ -474,7 +477,7 @@ class HeldCall:
     is_detached: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HeldAttachment:
     """One entry of `REGISTER`: an attachment that an attempt held by the worker names."""
 
@@ -482,7 +485,7 @@ class HeldAttachment:
     attachment: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HeldLease:
     """One entry of `REGISTER`: whose a prepared call is that the worker holds."""
 
@@ -490,7 +493,7 @@ class HeldLease:
     client: ClientId
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Register:
     """Worker → broker: who speaks and what it holds. Repeated for every new epoch.
 
@@ -514,7 +517,7 @@ class Register:
     lease_holders: Annotated[tuple[HeldLease, ...], check.list_of(HeldLease)] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Registered:
     """Broker → worker: the answer to `REGISTER`; the generation that is now this worker's."""
 
@@ -527,7 +530,7 @@ class Registered:
     attachments_dir: Text = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Registrations:
     """Worker → broker: everything this worker registers, whole and absolute; the first is READY.
 
@@ -547,7 +550,7 @@ class Registrations:
     discovery: Names = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Committed:
     """Broker → worker: the registrations of this request are in force."""
 
@@ -555,7 +558,7 @@ class Committed:
     request: Uint
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Role:
     """Broker → worker: what it is from now on; "draining" means finish what runs."""
 
@@ -563,7 +566,7 @@ class Role:
     role: RoleName
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Heartbeat:
     """Worker → broker and back: I am alive; a worker adds what it has sent and its counters."""
 

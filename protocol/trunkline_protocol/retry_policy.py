@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
 from decimal import Decimal
 from typing import Final, Literal, cast
 
 from trunkline_protocol.codes import Code
 from trunkline_protocol.failure import LlmFailure, is_delay_ms
+from trunkline_protocol.record import record
 
 DEFAULT_MAX_RETRIES: Final = 5
 DEFAULT_RETRYABLE_CODES: Final = (
@@ -32,7 +32,7 @@ _MAX_SAFE_INTEGER: Final = 9_007_199_254_740_991
 _MAX_EXPONENT: Final = 1024  # 2.0**1024 is infinite
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NormalRetryPolicy:
     """Retry some failures a limited number of times.
 
@@ -62,7 +62,7 @@ class NormalRetryPolicy:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AlwaysRetryPolicy:
     """Retry every failure without a limit; the delays are as in `NormalRetryPolicy`."""
 
@@ -189,7 +189,7 @@ def _delay(config: Mapping[str, object], key: str, default: float, path: str) ->
     return value
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RetryDecision:
     """One retry that shall be made.
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, cast
 
 import zmq
+from trunkline_protocol.frames import Body
 from zmq.utils.monitor import parse_monitor_message
 
 _BATCH: Final = 256  # frames taken per turn, so that a flood does not starve the adapters
@@ -29,7 +30,7 @@ _POLLIN: Final = int(zmq.POLLIN)
 _NOBLOCK: Final = int(zmq.NOBLOCK)
 _MORE: Final = int(zmq.NOBLOCK | zmq.SNDMORE)
 
-_SendPart = Callable[[bytes, int], object]
+_SendPart = Callable[[Body, int], object]
 FrameHandler = Callable[[list[bytes]], None]
 
 
@@ -84,7 +85,7 @@ class RawSocket:
         """Leave an endpoint that was connected."""
         self._socket.disconnect(endpoint)
 
-    def send(self, parts: Sequence[bytes]) -> bool:
+    def send(self, parts: Sequence[Body]) -> bool:
         """Send one frame without waiting.
 
         Returns:

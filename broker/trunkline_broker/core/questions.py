@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 from trunkline_protocol.codec import pack_body, unpack_body
 from trunkline_protocol.codes import Code
 from trunkline_protocol.failure import LlmFailure, RemoteProtocolError
-from trunkline_protocol.frames import Query, QueryCancel, Reply
+from trunkline_protocol.frames import Body, Query, QueryCancel, Reply
 from trunkline_protocol.ids import (
     LEASE_ID_BYTES,
     QUERY_ID_BYTES,
@@ -197,7 +197,7 @@ class Questions:
         reachable = [worker for worker in workers if worker is not None and worker.peer is not None]
         return min(reachable, key=lambda worker: len(worker.queries), default=None)
 
-    def _note_lease(self, worker: Worker, client: Client | None, body: bytes, now_s: float) -> None:
+    def _note_lease(self, worker: Worker, client: Client | None, body: Body, now_s: float) -> None:
         lease, left_ms = _lease_in(body), _number_in(body, "leaseMs")
         if lease is None or left_ms is None:
             self._hub.count("lease_unreadable")
@@ -235,7 +235,7 @@ class Questions:
             worker.queries.discard(query)
 
 
-def _map_in(body: bytes) -> dict[str, object]:
+def _map_in(body: Body) -> dict[str, object]:
     try:
         value = unpack_body(body)
     except RemoteProtocolError:  # the worker reads the body too and answers for it
@@ -243,17 +243,17 @@ def _map_in(body: bytes) -> dict[str, object]:
     return cast("dict[str, object]", value) if isinstance(value, dict) else {}
 
 
-def _text_in(body: bytes, key: str) -> str:
+def _text_in(body: Body, key: str) -> str:
     value = _map_in(body).get(key)
     return value if isinstance(value, str) else ""
 
 
-def _number_in(body: bytes, key: str) -> float | None:
+def _number_in(body: Body, key: str) -> float | None:
     value = _map_in(body).get(key)
     return value if type(value) in {int, float} and cast("float", value) >= 0 else None  # type: ignore[return-value]
 
 
-def _lease_in(body: bytes) -> LeaseId | None:
+def _lease_in(body: Body) -> LeaseId | None:
     value = _map_in(body).get("lease")
     if isinstance(value, bytes) and len(value) == LEASE_ID_BYTES:
         return LeaseId(value)

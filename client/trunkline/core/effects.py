@@ -3,46 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from trunkline_protocol.failure import LlmFailure
-from trunkline_protocol.frames import ClientFrame
+from trunkline_protocol.frames import Body, ClientFrame
 from trunkline_protocol.ids import CallId, QueryId
+from trunkline_protocol.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Send:
     """Send a control frame to the broker; losing it is repaired by the core's own repeats."""
 
     frame: ClientFrame
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Wake:
     """Wake whoever waits for this call: chunks or its end can be taken."""
 
     call: CallId
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OpenLane:
     """Make a new lane socket with the same routing id, connected to `endpoint`; close the old."""
 
     endpoint: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class BecameReady:
     """The broker has answered and the lane is proven; said again after each restart."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Left:
     """The broker has taken everything that was said before the leave."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Rejected:
     """The broker will not speak with this client; final."""
 
@@ -50,7 +50,7 @@ class Rejected:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RetryNotice:
     """A retry that the broker offers for a failed attempt.
 
@@ -77,7 +77,7 @@ class RetryNotice:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RetryOffered:
     """The attempt failed and will be repeated after a delay."""
 
@@ -85,7 +85,7 @@ class RetryOffered:
     notice: RetryNotice
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RetryBegan:
     """The delay is over; the next attempt is opened now."""
 
@@ -93,23 +93,23 @@ class RetryBegan:
     notice: RetryNotice
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Answered:
     """A query is over: with a body, or with a failure."""
 
     query: QueryId
-    body: bytes
+    body: Body
     failure: LlmFailure | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Happened:
     """The broker announced something, or an announcement may have been missed."""
 
     event: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Count:
     """Count something that was dropped or refused."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from trunkline_protocol.ids import Generation, LeaseId, PoolName, RouteName
+from trunkline_protocol.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CallRequest:
     """What an application asks for.
 
@@ -37,7 +38,7 @@ class CallRequest:
     is_detachable: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ServedBy:
     """The worker that an attempt was given to, and the policy captured with it.
 
