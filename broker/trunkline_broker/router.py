@@ -36,7 +36,7 @@ import zmq
 from trunkline_protocol import limits
 from trunkline_protocol.codec import Direction, decode, encode
 from trunkline_protocol.failure import RemoteProtocolError
-from trunkline_protocol.frames import Frame
+from trunkline_protocol.frames import Body, Frame
 
 from trunkline_broker.open_files import Line, hang_up, no_line
 from trunkline_broker.paths import PRIVATE_FILE_MODE, ipc
@@ -54,6 +54,7 @@ from trunkline_broker.sockets import Context, Socket, descriptor, has_input
 DRAIN_FRAMES: Final = 64  # of one turn; then the loop looks at everybody else
 SEND_LIMIT_FRAMES: Final = 2 * limits.MAX_OPEN_CALLS_PER_CLIENT
 RECEIVE_LIMIT_FRAMES: Final = 500  # of one peer; it waits beyond it
+_KEPT_BYTES: Final = 65_536  # a part from this size on is not copied; below, a copy is cheaper
 _OUTBOX_FRAMES: Final = 4 * DRAIN_FRAMES  # a drain leads to at most a few frames for each it took
 _SILENT_S: Final = 5.0  # a connection that has said nothing for so long is dispensable
 LINGER_MS: Final = 200  # the last frames before the end of the process
@@ -65,7 +66,7 @@ _DISCONNECTED: Final = int(zmq.EVENT_DISCONNECTED)
 _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid: unix(7)
 _MONITOR_EVENT: Final = struct.Struct("=Hi")
 
-_SendPart = Callable[[bytes, int], object]
+_SendPart = Callable[..., object]
 
 
 class Receiver(Protocol):
@@ -138,7 +139,7 @@ class Router:
         self._to = to
         self._peers: dict[bytes, _Peer] = {}
         self._by_fd: dict[int, set[bytes]] = {}
-        self._outbox: list[tuple[bytes, list[bytes]]] = []
+        self._outbox: list[tuple[bytes, list[Body]]] = []
         self._outbox_high_water = 0
         self._loop = asyncio.get_running_loop()
         self._look: asyncio.Handle | None = None
@@ -212,13 +213,17 @@ class Router:
         if has_input(self._socket):
             self.look_again()
 
-    def _send_parts(self, peer: bytes, parts: list[bytes]) -> None:
+    def _send_parts(self, peer: bytes, parts: list[Body]) -> None:
         """Send the parts of one frame; only the first of them can fail."""
         send = self._send_part
         send(peer, _MORE)
         for part in parts[:-1]:
             send(part, _MORE)
-        send(parts[-1], _NOW)
+        last = parts[-1]
+        if last.__class__ is memoryview:  # a body that `_parts` has left where it is
+            send(cast("memoryview", last).obj, _NOW, copy=False)
+        else:
+            send(last, _NOW)
 
     def close(self) -> None:
         """Leave the loop and close; frames already sent have `LINGER_MS` to leave."""
@@ -274,14 +279,18 @@ class Router:
             else:
                 self._to.on_frame(peer, frame, known.pid, known.name)
 
-    def _parts(self, head: zmq.Frame) -> list[bytes]:
-        """Read the parts behind the routing id; those beyond what a frame may have are dropped."""
-        parts: list[bytes] = []
+    def _parts(self, head: zmq.Frame) -> list[Body]:
+        """Read the parts behind the routing id; those beyond what a frame may have are dropped.
+
+        A large part stays in ZeroMQ's memory: what comes out is a view of it, which goes on to the
+        next socket as it is.
+        """
+        parts: list[Body] = []
         part = head
         while part.more:
             part = self._socket.recv(_NOW, copy=False)
             if len(parts) <= limits.MAX_PARTS:
-                parts.append(part.bytes)
+                parts.append(part.bytes if len(part) < _KEPT_BYTES else part.buffer)
         return parts
 
     # --- connections ------------------------------------------------------------------------

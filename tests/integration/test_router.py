@@ -8,6 +8,7 @@ import os
 import random
 import socket
 import stat
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ import zmq
 from trunkline_broker.router import DRAIN_FRAMES, SEND_LIMIT_FRAMES, Router
 from trunkline_protocol import frames
 from trunkline_protocol.codec import Direction, encode
-from trunkline_protocol.ids import Epoch
+from trunkline_protocol.ids import CallId, Epoch, RouteName, StreamKey
 
 from tests.support.broker import run_directory
 from tests.support.loops import LOOPS, run_on
@@ -96,6 +97,33 @@ def test_every_frame_of_a_burst_arrives_with_the_pid(loop: str) -> None:
                 frames.Probe(nonce) for nonce in range(10 * DRAIN_FRAMES)
             ]
             assert {pid for _, _, pid in taken.frames} == {os.getpid()}
+
+    run_on(loop, job())
+
+
+def test_a_large_body_passes_without_a_copy(loop: str) -> None:
+    """It stays in ZeroMQ's memory, from the socket it came from to the one it leaves by."""
+    body = os.urandom(8 << 20)
+    call = frames.Open(CallId(b"c" * 16), 0, StreamKey(b"k" * 8), RouteName("r"), "m", body=body)
+
+    async def job() -> None:
+        with a_router() as (router, taken, path), a_dealer(path) as here, a_dealer(path) as there:
+            there.send_multipart(encode(frames.Probe(0)))
+            await until_async(lambda: len(taken.frames) == 1)
+            parts = encode(call)
+            tracemalloc.start()
+            try:
+                here.send_multipart(parts)
+                await until_async(lambda: len(taken.frames) == 2)
+                came = taken.frames[1][1]
+                assert isinstance(came, frames.Open)
+                router.send(taken.frames[0][0], frames.Snapshot(call.call, 0, 0, body=came.body))
+                await until_async(lambda: there.poll(0) != 0)
+                left = there.recv_multipart(copy=False)
+                assert left[2].buffer == body == came.body
+                assert tracemalloc.get_traced_memory()[1] < len(body) / 4
+            finally:
+                tracemalloc.stop()
 
     run_on(loop, job())
 
