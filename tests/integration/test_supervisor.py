@@ -1,23 +1,17 @@
-"""The broker under systemd and as the first process of a container."""
+"""The broker under systemd, which is played by a socket and by signals."""
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import signal
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.broker import broker_in, run_directory
-from tests.support.processes import is_alive
-from tests.support.raw_peer import RawClient
-from tests.support.timing import SLOW, until
+from tests.support.timing import SLOW
 
 pytestmark = pytest.mark.integration
 
@@ -96,44 +90,3 @@ def test_no_process_leaves_a_memory_image_when_it_crashes() -> None:
         for pid in (broker.pid, *pids):
             limits = Path(f"/proc/{pid}/limits").read_text()
             assert re.search(r"Max core file size +0 +0 ", limits)
-
-
-@pytest.mark.skipif(shutil.which("unshare") is None, reason="needs unshare(1)")
-def test_the_entry_point_of_the_container_is_a_good_first_process() -> None:
-    """As pid 1 of a namespace: it serves, restarts a worker, and a stop ends everything."""
-    unshare = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
-    if subprocess.run([*unshare, "true"], check=False, capture_output=True).returncode:  # noqa: S603
-        pytest.skip("no namespaces here")
-    with run_directory() as root:
-        config = root / "test.toml"
-        command = [*unshare, "--kill-child", sys.executable, "-m", "trunkline_broker.cli.main"]
-        environ = {"TRUNKLINE_CONFIG": str(config)}
-        with broker_in(root, environ=environ, command=[*command, "up"]) as broker:
-            broker.launch()
-            with RawClient(broker.endpoint) as client:
-                client.hello(20)
-                until(lambda: client.status()["processes"], 20)
-                document = client.status()
-                assert document["pid"] == 1
-                inside = document["processes"][0]["pid"]
-            tree = descendants(broker.pid)
-            assert len(tree) >= 2
-            assert inside < 100  # of the namespace
-            (first,) = (pid for pid in tree if _inner_pid(pid) == 1)
-            os.kill(first, signal.SIGTERM)
-            assert broker.wait() == 0
-            until(lambda: not any(is_alive(pid) for pid in tree), 15)
-
-
-def descendants(pid: int) -> list[int]:
-    """Return the live processes below one."""
-    found: list[int] = []
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        found += [int(child), *descendants(int(child))]
-    return found
-
-
-def _inner_pid(pid: int) -> int:
-    text = Path(f"/proc/{pid}/status").read_text()
-    match = re.search(r"^NSpid:.*?(\d+)$", text, re.MULTILINE)
-    return int(match[1]) if match else 0
