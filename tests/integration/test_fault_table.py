@@ -124,6 +124,12 @@ async def test_a_hanging_worker_is_killed_after_its_lease(serving: BrokerProcess
         assert (await other)[-1].reason.kind == "stop"
         await until_async(lambda: not is_alive(worker))
         assert (await played(llm, asked(chunks=3)))[-1].reason.kind == "stop"
+    if how == "blocked loop":  # the log says where
+        (said,) = [
+            line for line in serving.log_text().splitlines() if f"pid={worker} exit=" in line
+        ]
+        assert 'why="no frame for 3 s"' in said
+        assert "scripted/play.py" in said
 
 
 # --- an adapter that misbehaves ----------------------------------------------------------------

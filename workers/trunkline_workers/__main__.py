@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import resource
 import sys
 from collections.abc import Sequence
+from typing import Final
 
 from trunkline_protocol.redact import redactor
 
@@ -14,6 +16,9 @@ from trunkline_workers.core.link import EXIT_CONFIG
 from trunkline_workers.host import Host, run_host
 from trunkline_workers.loader import load_entry
 from trunkline_workers.output import clean_output
+from trunkline_workers.stuck import arm_stacks
+
+_STDERR: Final = 2
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -24,10 +29,11 @@ def main(arguments: Sequence[str]) -> int:
         boot = read_boot(arguments)
     except BootError as exc:
         return _refuse(str(exc))
+    faulthandler.enable(_STDERR)  # where native code crashed; names of files and functions only
     clean = redactor(os.environ, boot.options)
     clean_output(clean)
     try:
-        host = Host(boot, load_entry(boot.adapter), dict(os.environ), clean)
+        host = Host(boot, load_entry(boot.adapter), dict(os.environ), clean, arm_stacks)
     except (ValueError, ImportError) as exc:
         return _refuse(f"adapter {boot.adapter}: {exc}")
     return run_host(host)

@@ -70,6 +70,7 @@ from trunkline_workers.prompts import PromptLog
 from trunkline_workers.pull import Puller
 from trunkline_workers.queries import PreparedCall, Queries
 from trunkline_workers.runtime import WorkerRuntime
+from trunkline_workers.stuck import Arm, LoopWatch
 from trunkline_workers.tracing import AttemptNotes, SpanSource
 
 _CLOSE_S: Final = 5.0  # for the adapter's own close(); the broker kills after stop_s anyway
@@ -88,6 +89,7 @@ class Host:
         environ: the environment of the process.
         clean: takes secrets out of texts, and learns those that the adapter tells of; `None`: one
             of its own.
+        arm: has the stacks written if the loop stands still (`stuck.arm_stacks`); `None`: nobody.
 
     Raises:
         ValueError: the adapter does not accept its options.
@@ -99,6 +101,7 @@ class Host:
         entry: Entry,
         environ: Mapping[str, str],
         clean: Redactor | None = None,
+        arm: Arm | None = None,
     ) -> None:
         self._boot = boot
         self._clock = time.monotonic
@@ -106,6 +109,7 @@ class Host:
         self._clean = clean or redactor(environ, boot.options)
         self._is_strict = environ.get(_STRICT_GRAMMAR, "") not in {"", "0"}
         self._health = HealthFile(boot.health_file, self._count)
+        self._watch = LoopWatch(self._clock, self._on_blocked, arm)
         self._leases: Leases[PreparedCall] = Leases(boot.lease_s)
         self._prompts = PromptLog(self.report, self._clean) if boot.debug_prompts else None
         self._notes = AttemptNotes(_spans(boot, self.report), self._clean, self._prompts)
@@ -191,6 +195,7 @@ class Host:
         self._control.close()
         self._lane.close()
         self._notes.close()
+        self._watch.stop()
         self._health.remove()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(number)
@@ -242,12 +247,20 @@ class Host:
             self._control.drain()
             self._lane.drain()
             self._leases.on_tick(now_s)
-            figures = {**process_figures(), "counters": dict(self._counters)}
+            late = self._watch.lateness.to_dict()
+            figures = {**process_figures(), **late, "counters": dict(self._counters)}
             if self._prompts is not None:
                 figures["debugPrompts"] = True
             self._feed(self._core.on_tick, now_s, now_s - due_s, figures)
             self._health.write(self._core.state())
             due_s = max(due_s + HEARTBEAT_INTERVAL_S, now_s)
+
+    def _on_blocked(self, late_s: float) -> None:
+        routes = ", ".join(self._core.calls.routes()) or "none"
+        self.report(
+            f"the loop stood still for {late_s:.1f} s, and with it every stream here; work that"
+            f" blocks belongs into asyncio.to_thread. Routes of running calls: {routes}"
+        )
 
     # --- events --------------------------------------------------------------------------------
 
@@ -426,6 +439,8 @@ class Host:
             await self._runtime.publish()
         except LlmError as exc:
             self._leave(EXIT_REFUSED, f"registration refused: {_told(exc)}")
+            return
+        self._watch.start()  # from here on a loop that stands still is killed after the lease
 
     async def _submit(self, wanted: RegistrationSet) -> LlmError | None:
         request, effects = self._core.ask(wanted)

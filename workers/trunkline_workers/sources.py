@@ -62,17 +62,18 @@ def _around(file: Path) -> Sources:
 
 
 def _of_module(module: str, name: str) -> Sources:
-    parts = module.split(".")
-    for count in range(1, len(parts) + 1):
+    name_so_far = ""
+    for part in module.split("."):
         # Below the top only namespaces are looked into, and importing those runs no code.
-        spec = find_spec(".".join(parts[:count]))
+        name_so_far = f"{name_so_far}.{part}".lstrip(".")
+        spec = find_spec(name_so_far)
         if spec is None:
             break
         if spec.origin is not None:
             origin = Path(spec.origin).absolute()
             is_package = spec.submodule_search_locations is not None
             return Sources(folders=(origin.parent,)) if is_package else Sources(files=(origin,))
-    raise AdapterNotFoundError(f"adapter {name!r}: no module {'.'.join(parts[:count])!r}")
+    raise AdapterNotFoundError(f"adapter {name!r}: no module {name_so_far!r}")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -12,7 +12,8 @@ import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Generator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -79,7 +80,7 @@ def watch_pool(name: str, argument: dict[str, object], config: Path | None) -> N
 
 
 @contextlib.contextmanager
-def watching(settings: Settings) -> Iterator[None]:
+def watching(settings: Settings) -> Generator[None]:
     """Watch the files of all pools while the broker runs in this process."""
     stop = Stop()
     say = _printer(err().print)
@@ -115,9 +116,7 @@ def watching(settings: Settings) -> Iterator[None]:
 
 def needs_library() -> None:
     """End the command if the library that watches is not installed."""
-    try:
-        import watchfiles  # noqa: F401  # looked for; used when there is something to watch
-    except ImportError:
+    if find_spec("watchfiles") is None:
         fail("--watch needs watchfiles: pip install 'trunkline[broker]'", ExitCode.USAGE)
 
 

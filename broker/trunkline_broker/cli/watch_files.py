@@ -10,7 +10,7 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Final
@@ -54,7 +54,7 @@ class Stop:
                 tell()
 
     @contextlib.contextmanager
-    def telling(self, tell: Callable[[], object]) -> Iterator[None]:
+    def telling(self, tell: Callable[[], object]) -> Generator[None]:
         """Call `tell` from the thread that sets it; at once if it is set."""
         with self._lock:
             self._told.append(tell)
@@ -77,7 +77,7 @@ class Changes:
         self._found: SimpleQueue[frozenset[Path] | Exception] = SimpleQueue()
 
     @contextlib.contextmanager
-    def coming(self) -> Iterator[None]:
+    def coming(self) -> Generator[None]:
         """Watch while the block runs; directories that do not exist are left out."""
         threads: list[threading.Thread] = []
         armed: list[threading.Event] = []

@@ -6,6 +6,9 @@ which calls and leases it brings along is `adoption.py`'s.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from trunkline_protocol import limits
 from trunkline_protocol.frames import (
     Committed,
@@ -106,12 +109,26 @@ class Registering:
     def on_heartbeat(self, worker: Worker, frame: Heartbeat) -> None:
         """Answer, so that the worker knows this broker lives; pass on what it has sent."""
         if frame.load is not None:
+            self._note_blocks(worker, frame.load)
             worker.load = frame.load
             note = NoteLoad(worker.pool, worker.slot, worker.generation, frame.load)
             self._hub.out.append(note)
         self._hub.to_worker(worker, Heartbeat())
         if frame.sent:
             self._forwarding.on_sent(worker, frame.sent)
+
+    def _note_blocks(self, worker: Worker, load: Mapping[str, Any]) -> None:
+        """Say that the loop of a worker stood still; one that does so for a lease is killed."""
+        before, blocks = worker.load.get("loopBlocks", 0), load.get("loopBlocks", 0)
+        late_ms = load.get("loopLateMs", 0)
+        if not all(type(figure) is int for figure in (before, blocks, late_ms)):
+            return  # its figures are its own; nothing depends on them
+        if blocks > before:
+            hub = self._hub
+            hub.count("loops_blocked", blocks - before)
+            routes = sorted(entry.key for entry in worker.offer.routes)
+            fields = {"late_s": late_ms / 1000, "routes": ", ".join(routes)}
+            hub.log("warning", "worker_blocked", {**hub.worker_fields(worker), **fields})
 
     def on_bye(self, worker: Worker, reason: str, now_s: float) -> None:
         """A worker leaves by itself; what it still held ends."""

@@ -21,6 +21,7 @@ from trunkline_broker.core.supervision import Pool, Slot
 from trunkline_broker.core.workers import Worker, WorkerState
 
 _TOKEN_BYTES = 32
+_FRAME = '  File "'  # as `faulthandler` writes a stack, the innermost call first
 _REAP_S = 5.0  # a killed process that is still there is waiting for a disk or a debugger
 
 
@@ -254,7 +255,8 @@ class Staffing:
         if worker.is_exit_asked:
             hub.log("info", "worker_exited", fields)
         else:
-            hub.log("warning", "worker_exited", {**fields, "said": tail[-1] if tail else ""})
+            why = {"why": worker.trouble} if worker.trouble else {}
+            hub.log("warning", "worker_exited", {**fields, **why, "said": _last_word(tail)})
         reason = "; ".join(part for part in (worker.trouble, text) if part)
         self._refill(worker, reason, tail, now_s)
         hub.facts.append(WorkerLost(worker, _with_output(reason, tail)))
@@ -400,6 +402,14 @@ class Staffing:
         if slot.suspended is not None and hub.registry.drop(slot.suspended):
             hub.announce_adapters()
         hub.on_topology()
+
+
+def _last_word(tail: tuple[str, ...]) -> str:
+    """Return the last line; of a stack that was written of a hanging process, where it hung."""
+    at = len(tail) - 1
+    while at > 0 and tail[at].startswith(_FRAME) and tail[at - 1].startswith(_FRAME):
+        at -= 1
+    return tail[at].strip() if tail else ""
 
 
 def _with_output(reason: str, tail: tuple[str, ...]) -> str:

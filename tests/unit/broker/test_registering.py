@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from trunkline_broker.core.effects import Adopt
+from trunkline_broker.core.effects import Adopt, Log
 from trunkline_broker.core.events import PeerDisconnected, Side, StopRequested
 from trunkline_protocol import frames
 from trunkline_protocol.ids import Epoch, Generation
@@ -188,6 +188,22 @@ def test_heartbeats_are_answered_and_their_load_kept() -> None:
     assert worker.got(frames.Heartbeat) == [frames.Heartbeat()]
     worker.beat()
     assert next(iter(rig.hub.workers)).load == {"chunks": 5}
+
+
+def test_a_loop_that_stood_still_is_logged_once() -> None:
+    """With its routes; figures that are none say nothing."""
+    rig = Rig()
+    worker = rig.a_worker()
+    worker.beat(load={"loopBlocks": 0, "loopLateMs": 90})
+    assert rig.of(Log) == []
+    worker.beat(load={"loopBlocks": 2, "loopLateMs": 1300})
+    log = only(rig.of(Log))
+    assert (log.level, log.event) == ("warning", "worker_blocked")
+    assert (log.fields["late_s"], log.fields["routes"]) == (1.3, "p")
+    for load in ({"loopBlocks": 2, "loopLateMs": 1300}, {"loopBlocks": "9"}, {"loopLateMs": 9}):
+        worker.beat(load=load)
+        assert rig.of(Log) == []
+    assert rig.count("loops_blocked") == 2
 
 
 def test_a_worker_without_a_process_here_leaves_with_its_bye() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from trunkline_broker.core.effects import Log
 from trunkline_broker.core.events import ProcessSpawned, SpawnFailed
 from trunkline_broker.core.specs import RestartSpec
 from trunkline_protocol import frames
@@ -45,6 +46,27 @@ def test_a_dead_worker_is_restarted_with_growing_delay() -> None:
     rig.wait(0.1)
     assert rig.spawned()
     assert status_of(rig)["pools"][0]["slots"][0]["restarts"] == 2
+
+
+def test_the_log_says_where_a_hanging_worker_hung() -> None:
+    """The innermost call of the stack that it left; of any other one its last line."""
+    stack = ("Thread 0x1 (most recent call first):", '  File "a.py", line 3 in slow')
+    outer = ('  File "pull.py", line 9 in run', '  File "x", line 1 in main')
+    for tail, said in (
+        ((*stack, *outer), 'File "a.py", line 3 in slow'),
+        (stack, 'File "a.py", line 3 in slow'),
+        ((*stack, "[trunkline] bye"), "[trunkline] bye"),
+        (outer, 'File "pull.py", line 9 in run'),
+        ((), ""),
+    ):
+        rig = Rig()
+        worker = rig.a_worker()
+        rig.wait(3.5)
+        assert rig.signals() == [(worker.generation, "KILL")]
+        worker.exit("signal 9", *tail)
+        (log,) = [log for log in rig.of(Log) if log.event == "worker_exited"]
+        assert log.fields["said"] == said
+        assert log.fields["why"] == "no frame for 3 s"
 
 
 def test_too_many_exits_take_the_route_down() -> None:

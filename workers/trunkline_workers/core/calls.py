@@ -147,6 +147,13 @@ class WorkerCalls:
         """Return the report of every ended attempt whose tail is still held."""
         return tuple(one.ended() for one in self._tails.values())
 
+    def routes(self) -> tuple[str, ...]:
+        """Name the routes of all attempts whose finish was not sent yet, sorted."""
+        held = self._held.items()
+        return tuple(
+            sorted({found.start.provider for key, found in held if key not in self._tails})
+        )
+
     def running(self) -> tuple[_Key, ...]:
         """Name every attempt whose finish was not sent yet."""
         return tuple(key for key in self._held if key not in self._tails)
