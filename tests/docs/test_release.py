@@ -1,12 +1,16 @@
-"""The changelog and the list of licences; building and installing are in `tests/release`."""
+"""The changelog, the list of licences and the wheel; installing is in `tests/release`."""
 
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
+import zipfile
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from trunkline_protocol.version import __version__
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -53,3 +57,18 @@ def test_every_dependency_has_a_licence_that_fits() -> None:
     for name, _, licence in found:
         assert licence != "unknown", name
         assert not licence.upper().startswith(("GPL", "AGPL", "GNU GENERAL", "GNU AFFERO")), name
+
+
+def test_the_wheel_has_everything_and_nothing_else(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)  # noqa: S603
+    (wheel,) = tmp_path.glob("*.whl")
+    assert __version__ in wheel.name
+    names = zipfile.ZipFile(wheel).namelist()
+    tops = {name.partition("/")[0] for name in names if ".dist-info" not in name}
+    assert tops == {"trunkline", "trunkline_broker", "trunkline_protocol", "trunkline_workers"}
+    for top in tops:
+        assert f"{top}/py.typed" in names
+    assert "trunkline_protocol/SPEC.md" in names
+    assert any(name.endswith("licenses/LICENSE") for name in names)
+    assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
