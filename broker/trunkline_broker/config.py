@@ -45,6 +45,7 @@ _MAX_SECONDS: Final = 7 * 24 * 3600.0
 _MIB: Final = 1024 * 1024
 _ADDRESS: Final = r"^$|^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$"
 _URL: Final = r"^$|^https?://[^\s/?#@]+(/[^\s?#]*)?$"
+_USER: Final = r"^$|^[A-Za-z_][A-Za-z0-9_.-]{0,31}$"
 _RESTART: Final = RestartSpec()
 _POOL: Final = PoolSpec(PoolName(""), "")
 
@@ -94,6 +95,7 @@ class WorkerSection(_Section):
     drain_s: Seconds = _POOL.drain_s
     stop_s: Seconds = _POOL.stop_s
     lease_s: Annotated[float, Field(ge=0.001, le=3600)] = _POOL.lease_s
+    user: Annotated[str, Field(pattern=_USER)] = ""
     memory_limit_mib: Annotated[int, Field(ge=0)] | None = None
     open_files_limit: Annotated[int, Field(ge=0)] | None = None
     debug_prompts: bool = False
@@ -444,6 +446,7 @@ def _pool_spec(name: str, section: WorkerSection, base: Path) -> PoolSpec:
         drain_s=section.drain_s,
         stop_s=section.stop_s,
         lease_s=section.lease_s,
+        user=section.user,
         memory_limit_mib=section.memory_limit_mib,
         open_files_limit=section.open_files_limit,
         debug_prompts=section.debug_prompts,

@@ -24,6 +24,7 @@ from trunkline_broker.config import (
 )
 from trunkline_broker.core.specs import PoolSpec, RestartSpec
 from trunkline_broker.secret_options import masked
+from trunkline_broker.users import UserError, Users
 
 _BARE_KEY: Final = re.compile(r"^[A-Za-z0-9_-]+$")
 _ENTRY: Final = re.compile(r"^\s{4}(\w+): (.*)$")
@@ -142,6 +143,10 @@ def advice(settings: Settings) -> Iterator[str]:
         yield "no [worker.NAME]: the broker will have nothing to call"
     for spec in settings.pool_specs():
         yield from _advice_for(spec, settings.environ)
+        try:
+            Users(settings.paths, (spec,))
+        except UserError as exc:
+            yield str(exc)
 
 
 def _advice_for(spec: PoolSpec, environ: Mapping[str, str]) -> Iterator[str]:

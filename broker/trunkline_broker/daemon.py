@@ -58,6 +58,7 @@ from trunkline_broker.security import Bell, ZapHandler
 from trunkline_broker.sockets import Context
 from trunkline_broker.supervisor import Supervisor
 from trunkline_broker.telemetry import Telemetry
+from trunkline_broker.users import UserError, Users
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
@@ -78,19 +79,20 @@ def run(settings: Settings) -> int:
         run directory (nothing was touched), `EXIT_FAILED` after anything else.
     """
     try:
-        settings.paths.prepare()
+        users = Users(settings.paths, settings.pool_specs())
+        settings.paths.prepare(users.uids)
         lock = take_lock(settings.paths.lock, settings.endpoint)
     except BrokerRunning as exc:
         _say(str(exc))
         return EXIT_RUNNING
-    except (RunDirError, OSError) as exc:
+    except (RunDirError, UserError, OSError) as exc:
         _say(str(exc))
         return EXIT_FAILED
     forbid_core_dumps()
     telemetry = Telemetry(_STDERR, settings.broker.log_format, settings.broker.log_level)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_serve(settings, telemetry))
+            return runner.run(_serve(settings, telemetry, users))
     except (RunDirError, KeyFileError, zmq.ZMQError, OSError) as exc:
         telemetry.log("error", "start_failed", {"reason": str(exc)})
         return EXIT_FAILED
@@ -99,8 +101,8 @@ def run(settings: Settings) -> int:
         lock.release()
 
 
-async def _serve(settings: Settings, telemetry: Telemetry) -> int:
-    daemon = Daemon(settings, telemetry)
+async def _serve(settings: Settings, telemetry: Telemetry, users: Users) -> int:
+    daemon = Daemon(settings, telemetry, users)
     try:
         await daemon.open_metrics()
         return await daemon.until_finished()
@@ -111,7 +113,7 @@ async def _serve(settings: Settings, telemetry: Telemetry) -> int:
 class Daemon:
     """Sockets, processes and the core on the running loop; `close` gives everything back."""
 
-    def __init__(self, settings: Settings, telemetry: Telemetry) -> None:
+    def __init__(self, settings: Settings, telemetry: Telemetry, users: Users) -> None:
         """Bind the sockets and start the core.
 
         Raises:
@@ -119,6 +121,7 @@ class Daemon:
             RunDirError: the attachment store can't be used; nothing is left open.
         """
         self._settings = settings
+        self._users = users
         self._telemetry = telemetry
         self._loop = asyncio.get_running_loop()
         self._finished: asyncio.Future[int] = self._loop.create_future()
@@ -166,8 +169,7 @@ class Daemon:
         self._loop.set_exception_handler(self._on_loop_error)
         self._supervisor = Supervisor(os.environ)
         self._cleanup.callback(self._supervisor.close)
-        for path in paths.sockets:
-            path.unlink(missing_ok=True)  # left by a broker that was killed: we hold the lock
+        self._remove_files()  # left by a broker that was killed: we hold the lock
         self._context: Context = zmq.Context(io_threads=1)
         self._cleanup.callback(self._remove_files)
         self._cleanup.callback(self._context.term)
@@ -192,6 +194,7 @@ class Daemon:
             workers,
             door.workers,
             workers_line,
+            self._users.control,
         )
         self._cleanup.callback(self._workers.close)
         self._lane = Lane(
@@ -201,6 +204,7 @@ class Daemon:
             self._on_lane_end,
             tcp=door.lanes,
             lines=(workers_line, clients_line),
+            also=self._users.lane,
         )
         self._cleanup.callback(self._lane.close)
         inside, outside = self._lane.tcp_endpoints
@@ -246,6 +250,7 @@ class Daemon:
             broker.orphan_timeout_s,
             worker_rules(broker.memory_limit_mib, broker.open_files_limit),
             broker.traces,
+            self._users,
         )
         processes.remember(hints)
         for spec in self._settings.pool_specs():
@@ -372,7 +377,8 @@ class Daemon:
         source = Path(effect.path) if effect.path else self._settings.source
         try:
             fresh = load(source, self._settings.environ)
-        except ConfigError as exc:
+            self._users.check(fresh.pool_specs())
+        except (ConfigError, UserError) as exc:
             self.report(said.ConfigRejected(effect.peer, effect.query, str(exc)))
             return
         pools, access = fresh.pool_specs(), fresh.access()
@@ -449,7 +455,7 @@ class Daemon:
         self._finish(EXIT_FAILED)
 
     def _remove_files(self) -> None:
-        for path in self._settings.paths.sockets:
+        for path in (*self._settings.paths.sockets, *self._users.sockets):
             path.unlink(missing_ok=True)
 
     def _own_log(self) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -26,6 +26,7 @@ from trunkline_broker.open_files import Line, no_line
 from trunkline_broker.paths import PRIVATE_FILE_MODE, ipc
 from trunkline_broker.security import HANDSHAKE_MS, HandshakeWatch, TcpListen, ZapHandler
 from trunkline_broker.sockets import Context, Socket, descriptor, has_input
+from trunkline_broker.users import Doorway
 
 _SINK: Final = "inproc://sink"
 _STRAY_LIMIT_FRAMES: Final = 10_000  # of at most 256 bytes: a flood during 50 ms of a busy loop
@@ -50,6 +51,7 @@ class Lane:
         *,
         tcp: tuple[TcpListen | None, TcpListen | None] = (None, None),
         lines: tuple[Line, Line] | None = None,
+        also: Sequence[Doorway] = (),
     ) -> None:
         """Bind both sides and start the proxy.
 
@@ -61,6 +63,7 @@ class Lane:
             tcp: where else workers and clients connect.
             proxy: what moves frames from one socket to the other until the context ends.
             lines: which connections of workers and of clients are too many.
+            also: ways for workers of other users.
 
         Raises:
             zmq.ZMQError: a side can't be bound.
@@ -73,7 +76,7 @@ class Lane:
         self._context: Context = zmq.Context(io_threads=1)
         self._door: list[ZapHandler | HandshakeWatch] = []
         try:
-            sockets = (_inside(self._context, inside), _outside(self._context, outside))
+            sockets = (_inside(self._context, inside, also), _outside(self._context, outside))
             self.tcp_endpoints = self._listen(sockets, tcp, lines or (no_line(), no_line()))
         except (zmq.ZMQError, OSError):
             self._close_door()
@@ -191,7 +194,7 @@ def _is_over(proxy: Proxy, inside: Socket, outside: Socket) -> bool:
     return True
 
 
-def _inside(context: Context, path: Path) -> Socket:
+def _inside(context: Context, path: Path, also: Sequence[Doorway]) -> Socket:
     dealer = context.socket(zmq.DEALER)
     dealer.setsockopt(zmq.LINGER, 0)
     dealer.setsockopt(zmq.RCVHWM, 0)
@@ -201,6 +204,8 @@ def _inside(context: Context, path: Path) -> Socket:
     dealer.bind(_SINK)
     dealer.bind(ipc(path))
     path.chmod(PRIVATE_FILE_MODE)
+    for doorway in also:
+        doorway.bind(dealer)
     return dealer
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -16,6 +16,7 @@ from typing import Final
 RUN_DIR_ENV: Final = "TRUNKLINE_RUN_DIR"
 MAX_SOCKET_PATH_BYTES: Final = 107  # unix(7): sun_path holds 108 bytes with its final NUL
 PRIVATE_DIR_MODE: Final = 0o700
+PASSABLE_DIR_MODE: Final = 0o711  # others may go through it to what they are given, no more
 PRIVATE_FILE_MODE: Final = 0o600
 _ATTACHMENTS: Final = "attachments"
 _USAGE: Final = "usage.sqlite"
@@ -99,6 +100,15 @@ class RunPaths:
         return self.workers / "lane"
 
     @property
+    def users(self) -> Path:
+        """Directory of the sockets of workers that run as other users."""
+        return self.root / "users"
+
+    def of_user(self, uid: int) -> tuple[Path, Path]:
+        """Return the control socket and the lane of the workers of another user."""
+        return self.users / f"{uid}.control", self.users / f"{uid}.lane"
+
+    @property
     def lock(self) -> Path:
         """File whose `flock` says that a broker is alive."""
         return self.root / "broker.lock"
@@ -118,22 +128,28 @@ class RunPaths:
         """Every socket file."""
         return (self.control, self.lane, self.workers_control, self.workers_lane)
 
-    def prepare(self) -> None:
+    def prepare(self, uids: Collection[int] = ()) -> None:
         """Create the directories, private to this user, and check that sockets fit in them.
+
+        Args:
+            uids: other users whose workers come through the run directory to their sockets.
 
         Raises:
             RunDirError: a socket path is too long, a directory belongs to somebody else or is
-                open to others, or can't be created; a directory that was there is not changed.
+                open to others, or can't be created. Of a directory that was there nothing is
+                changed but whether others may pass through it.
         """
-        for path in self.sockets:
+        for path in (*self.sockets, *(path for uid in uids for path in self.of_user(uid))):
             length = len(os.fsencode(path))
             if length > MAX_SOCKET_PATH_BYTES:
                 raise RunDirError(
                     f"run directory {self.root} is too long: {path} has {length} bytes and a socket"
                     f" path may have {MAX_SOCKET_PATH_BYTES}; set {RUN_DIR_ENV} to a shorter one"
                 )
-        for directory in (self.root, self.workers):
-            make_private(directory)
+        make_private(self.root, PASSABLE_DIR_MODE if uids else PRIVATE_DIR_MODE)
+        make_private(self.workers)
+        if uids:
+            make_private(self.users, PASSABLE_DIR_MODE)
 
 
 def ipc(path: Path) -> str:
@@ -141,8 +157,12 @@ def ipc(path: Path) -> str:
     return f"ipc://{path}"
 
 
-def make_private(directory: Path) -> None:
+def make_private(directory: Path, wanted: int = PRIVATE_DIR_MODE) -> None:
     """Create a directory that only this user can enter, or see that it is one.
+
+    Args:
+        directory: its path.
+        wanted: the mode it gets; `PASSABLE_DIR_MODE`: others may pass through, and see nothing.
 
     Raises:
         RunDirError: it can't be created, is somebody else's, or open to others.
@@ -154,9 +174,11 @@ def make_private(directory: Path) -> None:
         raise RunDirError(f"can't create directory {directory}: {exc.strerror}") from exc
     if facts.st_uid != os.geteuid():
         raise RunDirError(f"directory {directory} belongs to another user (uid {facts.st_uid})")
-    if stat.S_IMODE(facts.st_mode) & 0o077:
-        mode = stat.S_IMODE(facts.st_mode)
+    mode = stat.S_IMODE(facts.st_mode)
+    if mode & 0o077 & ~PASSABLE_DIR_MODE:
         raise RunDirError(
             f"directory {directory} is open to other users (mode {mode:04o});"
             f" make it private: chmod 700 {directory}"
         )
+    if mode != wanted:
+        directory.chmod(wanted)

@@ -40,6 +40,7 @@ from trunkline_broker.hints import Hint, started_ticks, write_hints
 from trunkline_broker.paths import RunPaths, ipc
 from trunkline_broker.resources import ResourceRule, limit_process, own_rules
 from trunkline_broker.secret_options import revealed
+from trunkline_broker.users import UserError, Users, WorkerUser
 
 OUTPUT_CHECK_S: Final = 0.5
 KILL_WAIT_S: Final = 2.0  # a killed process that is still there hangs in the kernel
@@ -81,6 +82,7 @@ class Processes:
         orphan_timeout_s: float,
         rules: tuple[ResourceRule, ...] = (),
         traces: str = "",
+        users: Users | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._paths = paths
@@ -90,6 +92,7 @@ class Processes:
         self._orphan_timeout_s = orphan_timeout_s
         self._rules = rules
         self._traces = traces
+        self._users = users or Users(paths)
         self._workers: dict[WorkerKey, _Process] = {}
         self._clients: dict[int, int] = {}  # pid → pidfd
         self._hints: dict[int, Hint] = {}  # by pid: what the broker before knew of them
@@ -122,7 +125,7 @@ class Processes:
         output = self._new_output(key)
         try:
             pid = self._start(order, output)
-        except (OSError, ValueError, EnvironmentFileError) as exc:
+        except (OSError, ValueError, EnvironmentFileError, UserError) as exc:
             self._report(SpawnFailed(*key, reason=f"can't start worker: {exc}"))
             return
         # A child that nobody has reaped yet: neither call can meet another process.
@@ -188,16 +191,21 @@ class Processes:
         sink = os.open(output or os.devnull, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         boot = os.memfd_create("boot")
         try:
-            os.write(boot, json.dumps(self._boot_document(order)).encode())
+            user = self._users.of(order.spec)
+            os.write(boot, json.dumps(self._boot_document(order, user)).encode())
             os.lseek(boot, 0, os.SEEK_SET)
             child = subprocess.Popen(  # noqa: S603  # the command is the configuration's
                 [python, "-m", "trunkline_workers", "--boot-fd", str(boot)],
                 stdin=subprocess.DEVNULL,
                 stdout=sink,
                 stderr=sink,
-                env=worker_environment(order.spec, self._environ),
+                env=worker_environment(order.spec, self._environ)
+                | (user.environment() if user is not None else {}),
                 pass_fds=(boot,),
                 start_new_session=True,
+                user=user.uid if user is not None else None,
+                group=user.gid if user is not None else None,
+                extra_groups=() if user is not None else None,
             )
         finally:
             os.close(boot)
@@ -205,9 +213,14 @@ class Processes:
         child.returncode = 0  # reaped through its pidfd; keeps `Popen` from ever waiting for it
         return child.pid
 
-    def _boot_document(self, order: Spawn) -> dict[str, object]:
+    def _boot_document(self, order: Spawn, user: WorkerUser | None) -> dict[str, object]:
+        control, lane = self._paths.workers_control, ""
+        if user is not None:
+            control, way = self._paths.of_user(user.uid)
+            lane = ipc(way)
         return {
-            "control": ipc(self._paths.workers_control),
+            "control": ipc(control),
+            "lane": lane,
             "pool": order.pool,
             "slot": order.slot,
             "generation": list(order.generation),

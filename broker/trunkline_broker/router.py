@@ -27,7 +27,7 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol, cast
@@ -50,6 +50,7 @@ from trunkline_broker.security import (
     handshake_fields,
 )
 from trunkline_broker.sockets import Context, Socket, descriptor, has_input
+from trunkline_broker.users import Doorway
 
 DRAIN_FRAMES: Final = 64  # of one turn; then the loop looks at everybody else
 SEND_LIMIT_FRAMES: Final = 2 * limits.MAX_OPEN_CALLS_PER_CLIENT
@@ -116,6 +117,7 @@ class Router:
         to: Receiver,
         tcp: TcpListen | None = None,
         line: Line | None = None,
+        also: Sequence[Doorway] = (),
     ) -> None:
         """Bind; the socket file is private to this user.
 
@@ -126,6 +128,7 @@ class Router:
             to: takes what is found out.
             tcp: where else it is bound.
             line: says which connections are too many.
+            also: other users' ways to it.
 
         Raises:
             zmq.ZMQError: it can't be bound.
@@ -143,7 +146,7 @@ class Router:
         self._outbox_high_water = 0
         self._loop = asyncio.get_running_loop()
         self._look: asyncio.Handle | None = None
-        self._socket = _bound(context, path)
+        self._socket = _bound(context, path, also)
         self._monitor = _monitored(context, self._socket)
         try:
             self.tcp_endpoint = tcp.bind(self._socket) if tcp is not None else ""
@@ -388,7 +391,7 @@ def _user_of(head: zmq.Frame) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _bound(context: Context, path: Path) -> Socket:
+def _bound(context: Context, path: Path, also: Sequence[Doorway]) -> Socket:
     router = context.socket(zmq.ROUTER)
     router.setsockopt(zmq.ROUTER_MANDATORY, 1)
     router.setsockopt(zmq.LINGER, LINGER_MS)
@@ -399,6 +402,8 @@ def _bound(context: Context, path: Path) -> Socket:
     try:
         router.bind(ipc(path))
         path.chmod(PRIVATE_FILE_MODE)
+        for doorway in also:
+            doorway.bind(router)
     except (zmq.ZMQError, OSError):
         router.close(0)
         raise

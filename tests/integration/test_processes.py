@@ -137,6 +137,7 @@ print(json.dumps([sys.argv[1:3], document, sorted(os.environ), os.getsid(0) == o
                 "pool": "a",
                 "slot": 0,
                 "generation": [10**9, 1],
+                "lane": "",
                 "token": "0102",
                 "adapter": "scripted",
                 "providers": [],

@@ -54,6 +54,7 @@ class Boot:
         lease_s: how long a prepared call is held.
         drain_s: what its calls get when it is told to stop by SIGTERM; 0 with a broker that
             started it, since that one drains it first.
+        lane: endpoint of the lane of chunks; empty: as the broker tells it.
         health_file: where its state is written once a second, for probes; empty: nowhere.
         debug_prompts: write prompts and answers into the log, and into spans if there are any.
     """
@@ -72,6 +73,7 @@ class Boot:
     traces: str = ""
     lease_s: float = LEASE_FOR_S
     drain_s: float = 0.0
+    lane: str = ""
     health_file: str = ""
     debug_prompts: bool = False
 
@@ -132,6 +134,7 @@ def boot_from_document(document: bytes) -> Boot:
             orphan_timeout_s=_typed(fields, "orphanTimeoutMs", int) / 1000,
             traces=_typed({"traces": "", **fields}, "traces", str),
             lease_s=_typed({"leaseMs": _LEASE_FOR_MS, **fields}, "leaseMs", int) / 1000,
+            lane=_typed({"lane": "", **fields}, "lane", str),
             debug_prompts=_typed({"debugPrompts": False, **fields}, "debugPrompts", bool),
         )
     except (KeyError, TypeError, ValueError) as exc:

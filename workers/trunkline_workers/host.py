@@ -337,7 +337,8 @@ class Host:
     def _perform_rare(self, effect: LinkEffect) -> None:  # noqa: C901  one row per effect
         match effect:
             case ConnectLane():
-                self._lane.connect(lane_address(effect.endpoint, self._boot.control))
+                told = lane_address(effect.endpoint, self._boot.control)
+                self._lane.connect(self._boot.lane or told)
             case OpenAdapter():
                 self._opening = self._tasks.create_task(self._open())
             case Resolve():

@@ -30,6 +30,8 @@ from trunkline_broker.config import Settings
 from trunkline_broker.core.specs import PoolSpec
 from trunkline_broker.environment import EnvironmentFileError, worker_environment
 from trunkline_broker.onboarding import PROVIDERS, KnownProvider, has_local_model
+from trunkline_broker.paths import PASSABLE_DIR_MODE
+from trunkline_broker.users import UserError, Users
 
 OK: Final = "ok"
 NOTE: Final = "note"
@@ -72,7 +74,7 @@ def run_directory(settings: Settings) -> Iterator[Finding]:
     if state.st_uid != os.getuid():
         fix = "set TRUNKLINE_RUN_DIR to one of your own"
         yield Finding(WRONG, f"run directory {directory} is another user's", fix)
-    elif state.st_mode & _OTHERS:
+    elif state.st_mode & _OTHERS & ~PASSABLE_DIR_MODE:
         text = f"run directory {directory} is open to others"
         yield Finding(WRONG, text, f"chmod 700 {directory}")
     else:
@@ -130,6 +132,10 @@ def _all_of(spec: PoolSpec, settings: Settings) -> list[Finding]:
 def worker(spec: PoolSpec, settings: Settings) -> Iterator[Finding]:
     """Look at one worker: interpreter, adapter, key, network."""
     where = f"worker {spec.name}"
+    try:
+        Users(settings.paths, (spec,))
+    except UserError as exc:
+        yield Finding(WRONG, str(exc), f"correct user in [worker.{spec.name}], or run as root")
     if spec.python and shutil.which(spec.python) is None:
         text = f"{where}: there is no interpreter {spec.python}"
         yield Finding(WRONG, text, f"trunkline setup {spec.name}")

@@ -148,4 +148,5 @@ def _process_part(spec: PoolSpec) -> tuple[object, ...]:
         spec.python,
         spec.environment,
         spec.env_file,
+        spec.user,
     )

@@ -50,6 +50,8 @@ class PoolSpec:
         drain_s: time a replaced worker gets for its calls and prepared calls.
         stop_s: time between TERM and KILL.
         lease_s: how long a prepared call is held for its dispatch.
+        user: who the workers run as, if the broker is root; empty: who the broker is. They have its
+            primary group alone.
         memory_limit_mib: address space of each worker; 0: no limit; `None`: as for all workers.
         open_files_limit: the same for open files.
         debug_prompts: write prompts and answers, as text, into the log of the worker and into its
@@ -72,6 +74,7 @@ class PoolSpec:
     drain_s: float = 600.0
     stop_s: float = 5.0
     lease_s: float = 60.0
+    user: str = ""
     memory_limit_mib: int | None = None
     open_files_limit: int | None = None
     debug_prompts: bool = False

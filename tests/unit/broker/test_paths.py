@@ -42,6 +42,21 @@ def test_directories_are_made_private(tmp_path: Path) -> None:
         assert stat.S_IMODE(directory.stat().st_mode) == 0o700
 
 
+def test_users_of_workers_may_pass_through_and_nobody_else_once_they_are_gone(
+    tmp_path: Path,
+) -> None:
+    """To their sockets; what else is there stays private."""
+    paths = RunPaths(tmp_path / "run")
+    paths.prepare([1000])
+    modes = [stat.S_IMODE(each.stat().st_mode) for each in (paths.root, paths.users, paths.workers)]
+    assert modes == [0o711, 0o711, 0o700]
+    paths.prepare()
+    assert stat.S_IMODE(paths.root.stat().st_mode) == 0o700
+    paths.prepare([1000])
+    assert stat.S_IMODE(paths.root.stat().st_mode) == 0o711
+    assert [path.name for path in paths.of_user(1000)] == ["1000.control", "1000.lane"]
+
+
 def test_an_open_directory_is_refused_and_left_alone(tmp_path: Path) -> None:
     """It may be the wrong one, so nothing is changed; the text says what to do."""
     open_one = tmp_path / "run"

@@ -44,6 +44,7 @@ def test_a_document_says_everything() -> None:
         True,
         orphan_timeout_s=1.5,
     )
+    assert boot_from_document(packed(lane="ipc:///run/l")).lane == "ipc:///run/l"
 
 
 def test_the_token_and_what_may_be_a_key_are_never_shown() -> None:
