@@ -383,7 +383,7 @@ def _parse(text: str, source: Path) -> dict[str, Any]:
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
-        raise syntax_error(exc, source) from exc
+        raise syntax_error(exc, source, text) from exc
 
 
 def _is_loopback(address: str) -> bool:

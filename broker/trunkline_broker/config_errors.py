@@ -38,10 +38,17 @@ class ConfigError(Exception):
         super().__init__(_placed(message, file, line))
 
 
-def syntax_error(exc: tomllib.TOMLDecodeError, file: Path) -> ConfigError:
-    """Return what the parser says, with its line."""
+def syntax_error(exc: tomllib.TOMLDecodeError, file: Path, text: str) -> ConfigError:
+    """Return what the parser says, with its line.
+
+    What was opened and never closed is found by the parser at the end of the file only; the line
+    is then that where it began.
+    """
     found = _POSITION.search(str(exc))
-    return ConfigError(str(exc), file, int(found[1]) if found else None)
+    if found is not None:
+        return ConfigError(str(exc), file, int(found[1]))
+    message = str(exc).replace("(at end of document)", "(it begins here and has no end)")
+    return ConfigError(message, file, _whole_lines(text) + 1)
 
 
 def validation_error(
@@ -87,6 +94,18 @@ def line_of(text: str, path: Sequence[str]) -> int | None:
         if (line := _line_of_exactly(text, path[:length])) is not None:
             return line
     return None
+
+
+def _whole_lines(text: str) -> int:
+    """Return how many lines the longest beginning has that is TOML."""
+    lines = text.splitlines()
+    for count in range(len(lines), 0, -1):
+        try:
+            tomllib.loads("\n".join(lines[:count]))
+        except tomllib.TOMLDecodeError:
+            continue
+        return count
+    return 0
 
 
 def _line_of_exactly(text: str, path: Sequence[str]) -> int | None:

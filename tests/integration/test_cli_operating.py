@@ -177,6 +177,11 @@ def test_logs_that_are_not_there_are_told_from_those_that_are(broker: BrokerProc
     done = trunkline("logs", "nosuch", environ=variables(broker))
     assert done.returncode == ExitCode.FAILED
     assert "there is: scripted" in done.stderr
+    done = trunkline("logs", "scripted", "--previous", environ=variables(broker))
+    assert done.returncode == ExitCode.FAILED
+    assert "scripted had no process before this one" in done.stderr
+    done = trunkline("logs", "--previous", environ=variables(broker))
+    assert done.returncode == ExitCode.USAGE
 
 
 # --- config ---------------------------------------------------------------------------------

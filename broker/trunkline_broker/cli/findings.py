@@ -39,6 +39,8 @@ WRONG: Final = "wrong"
 
 LOAD_S: Final = 60.0  # of an adapter with a heavy library, on a busy machine
 REACH_S: Final = 3.0
+MIN_FREE_MIB: Final = 16
+_MIB: Final = 1024 * 1024
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
 
@@ -70,6 +72,10 @@ def run_directory(settings: Settings) -> Iterator[Finding]:
     if not directory.exists():
         yield Finding(OK, f"run directory {directory} (made at the first start)")
         return
+    free_mib = shutil.disk_usage(directory).free // _MIB
+    if free_mib < MIN_FREE_MIB:
+        text = f"the disk of {directory} has {free_mib} MiB left"
+        yield Finding(WRONG, text, "make room; streams go on, what is written down is lost")
     state = directory.stat()
     if state.st_uid != os.getuid():
         fix = "set TRUNKLINE_RUN_DIR to one of your own"
@@ -289,6 +295,10 @@ def _pool(pool: Mapping[str, Any]) -> Iterator[Finding]:
     """Look at one pool of a running broker."""
     name, slots = pool["name"], cast("list[dict[str, Any]]", pool["slots"])
     if all(slot["state"] == "serving" for slot in slots):
+        died = [slot for slot in slots if slot["restarts"]]
+        if died:
+            text = f"pool {name} serves, and was restarted; the last time: {died[0]['lastExit']}"
+            yield Finding(NOTE, text, f"trunkline logs {name} --previous")
         return
     if any(slot["state"] == "starting" for slot in slots):
         yield Finding(NOTE, f"pool {name} is starting", f"trunkline status; logs of {name}")

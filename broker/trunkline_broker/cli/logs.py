@@ -33,6 +33,9 @@ def logs(
     *,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until Ctrl-C.")] = False,
     lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="From the end.")] = 50,
+    previous: Annotated[
+        bool, typer.Option("--previous", "-p", help="Of the worker's process before.")
+    ] = False,
 ) -> None:
     """Show the log of the broker, or what the newest process of a worker has written.
 
@@ -42,26 +45,33 @@ def logs(
       trunkline logs
       trunkline logs local -f
       trunkline logs local/1 -n 200
+      trunkline logs local --previous     the last words of one that died
     """
     from trunkline_broker.paths import RunPaths, default_run_dir
 
     paths = RunPaths(default_run_dir(os.environ))
-    path = paths.log if name == BROKER else newest(paths.workers, name)
+    if previous and (follow or name == BROKER):
+        fail("--previous is for a worker, and without --follow", ExitCode.USAGE)
+    path = paths.log if name == BROKER else newest(paths.workers, name, before=int(previous))
     if path is None or not path.is_file():
-        _nothing(paths.workers, paths.log, name)
+        _nothing(paths.workers, paths.log, name, is_previous=previous)
     file = _opened(path)
-    for line in tail(file, lines):
+    told = tail(file, lines)
+    for line in told:
         _write(line)
+    if not told and not follow and lines and newest(paths.workers, name, before=1) is not None:
+        err().print("(nothing yet; the process before: --previous)", style="dim", markup=False)
     if follow:
         _follow(paths.workers, name, path, file)
 
 
-def newest(directory: Path, name: str) -> Path | None:
+def newest(directory: Path, name: str, before: int = 0) -> Path | None:
     """Return the output file of the newest process of a worker; `None` if it has none.
 
     Args:
         directory: of the files, named `POOL-SLOT-NUMBER.EPOCH.log`.
         name: NAME or NAME/SLOT.
+        before: 1 for the process before the newest, and so on.
     """
     pool, _, slot = name.partition("/")
     found: list[tuple[int, int, Path]] = []
@@ -69,7 +79,7 @@ def newest(directory: Path, name: str) -> Path | None:
         parts = _NAME.fullmatch(path.name)
         if parts is not None and parts["pool"] == pool and slot in {"", parts["slot"]}:
             found.append((int(parts["epoch"]), int(parts["number"]), path))
-    return max(found)[2] if found else None
+    return sorted(found)[-1 - before][2] if len(found) > before else None
 
 
 def tail(file: TextIO, count: int) -> list[str]:
@@ -81,10 +91,12 @@ def _opened(path: Path) -> TextIO:
     return path.open(encoding="utf-8", errors="replace")
 
 
-def _nothing(workers: Path, log: Path, name: str) -> NoReturn:
+def _nothing(workers: Path, log: Path, name: str, *, is_previous: bool) -> NoReturn:
     files = (_NAME.fullmatch(path.name) for path in workers.glob("*.log"))
     names = sorted({parts["pool"] for parts in files if parts is not None})
     known = ", ".join(([BROKER] if log.is_file() else []) + names) or "nothing"
+    if is_previous and newest(workers, name) is not None:
+        fail(f"{name} had no process before this one", ExitCode.FAILED)
     fail(f"no log of {name!r} in {log.parent}; there is: {known}", ExitCode.FAILED)
 
 

@@ -30,7 +30,7 @@ def status(
         return
     _print_head(document)
     for trouble in troubles(document):
-        out().print(trouble.text, style="bold red", markup=False)
+        out().print(trouble.text, style="yellow" if trouble.is_past else "bold red", markup=False)
     _print_pools(document.get("pools", ()))
     _print_rows(
         "routes",
@@ -72,7 +72,8 @@ def _print_pools(pools: Sequence[dict[str, Any]]) -> None:
     _print_rows("workers", heads, [_slot_row(pool, slot) for pool, slot in slots])
     for pool, slot in slots:
         if last := slot.get("lastExit"):
-            out().print(f"{pool['name']}/{slot['slot']}: {last}", style="yellow", markup=False)
+            name = f"{pool['name']}/{slot['slot']}"
+            out().print(f"{name}: last exit: {last}", style="yellow", markup=False)
             if slot["state"] != "serving":
                 for line in slot.get("output", ())[-SHOWN_OUTPUT_LINES:]:
                     out().print(f"  {line}", style="dim", markup=False)
@@ -81,7 +82,7 @@ def _print_pools(pools: Sequence[dict[str, Any]]) -> None:
 def _slot_row(pool: dict[str, Any], slot: dict[str, Any]) -> tuple[object, ...]:
     return (
         f"{pool['name']}/{slot['slot']}",
-        pool["adapter"],
+        pool["adapter"].rpartition("/")[2],  # of a file its name
         slot["state"],
         slot.get("pid") or "-",
         slot.get("role") or "-",

@@ -16,6 +16,17 @@ _LOST: Final = {
 }
 
 
+_CODES: Final = {
+    "MISSING_CREDENTIAL": "give its worker a key (trunkline doctor), then trunkline swap NAME",
+    "AUTH": "correct the key of its worker, then trunkline swap NAME",
+    "QUOTA": "look at the account; trunkline usage --by client,provider tells who uses it",
+    "RATE_LIMIT": "set concurrency for its worker, then trunkline reload",
+    "TRANSPORT": "trunkline doctor; trunkline logs NAME",
+    "TIMEOUT": "trunkline doctor; trunkline logs NAME",
+    "SERVER": "it is the provider's; the request id is in trunkline logs",
+    "MALFORMED_RESPONSE": "is there a proxy between, or another API than the profile says?",
+}
+"""Codes that are no agent's own mistake, and what to do."""
 _SHOWN: Final = 4  # names in one line
 
 
@@ -39,6 +50,11 @@ def troubles(document: Mapping[str, Any]) -> Iterator[Trouble]:
     measures = document.get("measures", {})
     for name, reason in measures.get("unavailable", {}).items():
         yield Trouble(f"no {name}: {reason}", f"correct {name} of [broker], then trunkline restart")
+    for provider, code in measures.get("lastFailures", {}).items():
+        if code in _CODES:
+            is_past = code not in {"AUTH", "MISSING_CREDENTIAL"}
+            text = f"the last attempt on {provider} ended in {code}"
+            yield Trouble(text, _CODES[code], is_past=is_past)
     ledger = measures.get("ledger", {})
     if ledger.get("trouble"):
         text = f"the usage ledger {ledger['file']} can't be written: {ledger['trouble']}"

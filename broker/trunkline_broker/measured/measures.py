@@ -6,6 +6,8 @@ works without it.
 
 from __future__ import annotations
 
+import os
+import socket
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -65,7 +67,7 @@ class Measures:
         except ImportError:
             self._without("metrics", "prometheus_client is not installed: trunkline[metrics]")
         except (OSError, OverflowError) as exc:  # in use, no such host, or no port
-            self._without("metrics", f"{self._address}: {exc}")
+            self._without("metrics", f"{self._address}: {_reason(exc)}")
         else:
             self._log("info", "metrics", {"url": f"http://{self._listening}/metrics"})
 
@@ -114,6 +116,8 @@ class Measures:
         if self._spans is not None:
             exporter = self._spans.exporter
             found["traces"] = {"sent": exporter.sent, "lost": exporter.lost}
+        if self.tallies.last_codes:
+            found["lastFailures"] = dict(self.tallies.last_codes)
         if self._unavailable:
             found["unavailable"] = dict(self._unavailable)
         return found
@@ -161,6 +165,12 @@ def attempt_fields(ended: AttemptEnded) -> dict[str, object]:
         "why": ended.message if ended.outcome == "failed" else "",
     }
     return {key: value for key, value in fields.items() if value not in {None, ""}}
+
+
+def _reason(exc: OSError | OverflowError) -> str:
+    """Return the system's own words; asyncio puts the address around them once more."""
+    is_of_system = isinstance(exc, OSError) and not isinstance(exc, socket.gaierror)
+    return os.strerror(exc.errno) if is_of_system and exc.errno else str(exc)
 
 
 def _ms(seconds: float | None) -> float | None:

@@ -88,6 +88,7 @@ class Tallies:
             retried.
         waits: from `OPEN` to a worker, by provider.
         durations: from there to the end.
+        last_codes: providers whose last attempt failed, with the code of that failure.
         routes: what workers measured, by pool and provider.
         workers: the last report of each process that reported within memory.
     """
@@ -99,6 +100,7 @@ class Tallies:
         self.wasted: Counter[tuple[str, str, str]] = Counter()
         self.waits: dict[str, Histogram] = {}
         self.durations: dict[str, Histogram] = {}
+        self.last_codes: dict[str, str] = {}
         self.routes: dict[tuple[str, str], RouteTotals] = {}
         self._known: set[RouteModel] = set()
         self._codes: set[str] = set()
@@ -110,6 +112,7 @@ class Tallies:
         self.attempts[provider, model, ended.outcome] += 1
         if ended.code:
             self.failures[provider, self._code(ended.code)] += 1
+        self._note_last(provider, ended)
         for kind, count in token_counts(ended.usage):
             self.tokens[provider, model, kind] += count
             if ended.outcome in WASTED:
@@ -132,6 +135,15 @@ class Tallies:
                 key = (note.pool, OTHER)
             totals = self.routes.setdefault(key, RouteTotals())
             _add(totals, _map(before.get(provider)), _map(load))
+
+    def _note_last(self, provider: str, ended: AttemptEnded) -> None:
+        """Remember how a provider answered last; what was cancelled tells nothing of it."""
+        if not ended.pool or ended.outcome == "cancelled":
+            return
+        if ended.code:
+            self.last_codes[provider] = self._code(ended.code)
+        else:
+            self.last_codes.pop(provider, None)
 
     def _named(self, provider: str, model: str) -> RouteModel:
         """Bound what agents may name: new names beyond the limit are counted together."""

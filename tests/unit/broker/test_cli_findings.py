@@ -5,7 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from trunkline_broker.cli.findings import NOTE, OK, WRONG, broker, configuration, load_fix, worker
+import pytest
+from trunkline_broker.cli import findings
+from trunkline_broker.cli.findings import (
+    NOTE,
+    OK,
+    WRONG,
+    broker,
+    configuration,
+    load_fix,
+    run_directory,
+    worker,
+)
 from trunkline_broker.config import Settings, load
 from trunkline_broker.core.specs import PoolSpec
 from trunkline_protocol.ids import PoolName
@@ -21,7 +32,15 @@ def settings(tmp_path: Path) -> Settings:
 
 
 def a_slot(**fields: Any) -> dict[str, Any]:
-    return {"slot": 0, "state": "serving", "reason": "", "lastExit": "", "output": [], **fields}
+    whole = {
+        "slot": 0,
+        "state": "serving",
+        "reason": "",
+        "lastExit": "",
+        "output": [],
+        "restarts": 0,
+    }
+    return whole | fields
 
 
 def a_document(*slots: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -47,6 +66,21 @@ def test_a_pool_that_is_down_is_told_in_one_line(tmp_path: Path) -> None:
     (found,) = [f for f in broker(settings(tmp_path), a_document(slot)) if f.state == WRONG]
     assert found.text == f"pool a is down: {reason.splitlines()[0]}: {LAST}"
     assert found.fix == "put right what it says, then trunkline swap a"
+
+
+def test_a_pool_that_serves_again_tells_of_what_died(tmp_path: Path) -> None:
+    slot = a_slot(restarts=2, lastExit="status 7")
+    (_, found, _) = broker(settings(tmp_path), a_document(slot))
+    assert found.text == "pool a serves, and was restarted; the last time: status 7"
+    assert (found.state, found.fix) == (NOTE, "trunkline logs a --previous")
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = settings(tmp_path)
+    assert "MiB left" not in "".join(f.text for f in run_directory(made))
+    monkeypatch.setattr(findings, "MIN_FREE_MIB", 10**9)
+    first = next(run_directory(made))
+    assert (first.state, "MiB left" in first.text) == (WRONG, True)
 
 
 def test_a_pool_that_starts_is_only_noted(tmp_path: Path) -> None:

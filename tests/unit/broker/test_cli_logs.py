@@ -35,6 +35,14 @@ def test_the_newest_process_of_a_worker(tmp_path: Path, name: str, file: str | N
     assert newest(tmp_path, name) == (tmp_path / file if file else None)
 
 
+def test_the_process_before_the_newest(tmp_path: Path) -> None:
+    for each in FILES:
+        (tmp_path / each).touch()
+    assert newest(tmp_path, "a", before=1) == tmp_path / "a-1-4.100.log"
+    assert newest(tmp_path, "a/0", before=2) == tmp_path / "a-0-1.100.log"
+    assert newest(tmp_path, "a/1", before=1) is None
+
+
 def test_the_end_of_a_file(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"1\n2\n\xff3\n")

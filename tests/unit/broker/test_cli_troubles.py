@@ -40,6 +40,15 @@ def test_workers_that_write_prompts_are_said_in_one_line() -> None:
     assert many.text.endswith("p/0, p/1, p/2, p/3 and 5 more")
 
 
+def test_how_the_last_attempt_of_a_provider_ended() -> None:
+    """A refused key stays refused, a network may be there again, an agent errs for itself."""
+    last = {"a": "AUTH", "b": "TRANSPORT", "c": "INVALID_REQUEST"}
+    one, two = troubles(a_document(measures={"lastFailures": last}))
+    assert (one.text, one.is_past) == ("the last attempt on a ended in AUTH", False)
+    assert (two.text, two.is_past) == ("the last attempt on b ended in TRANSPORT", True)
+    assert "key" in one.fix
+
+
 @pytest.mark.parametrize(
     ("fields", "text"),
     [

@@ -156,6 +156,21 @@ def test_bad_toml_names_its_line(tmp_path: Path) -> None:
     assert error.line == 2
 
 
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ('[worker.a]\nadapter = "scripted"\nenv = [\n  "A",\n\n', 3),
+        ("[broker", 1),
+        ('[broker]\n\ntraces = """http\n\n', 3),
+    ],
+)
+def test_what_is_never_closed_is_named_where_it_begins(
+    tmp_path: Path, text: str, line: int
+) -> None:
+    """The parser sees it at the end of the file only."""
+    assert _error(tmp_path, text).line == line
+
+
 @pytest.mark.parametrize("text", ["broker = 1", "worker = []", 'worker = {a = "x"}'])
 def test_a_section_of_another_type_is_an_error(tmp_path: Path, text: str) -> None:
     """Never a traceback."""

@@ -90,6 +90,14 @@ def test_a_line_has_names_and_numbers_and_no_words_of_the_provider() -> None:
     assert own.keys().isdisjoint({"worker", "ms", "request_id", "tokens_in"})
 
 
+def test_a_failure_is_in_the_figures_until_the_provider_answers(tmp_path: Path) -> None:
+    made, _ = measures(tmp_path, usage="false")
+    made.on_attempt(an_attempt(outcome="failed", kind="error", code="AUTH"))
+    assert made.figures() == {"lastFailures": {"p": "AUTH"}}
+    made.on_attempt(an_attempt())
+    assert made.figures() == {}
+
+
 def test_nothing_is_kept_where_nothing_is_wanted(tmp_path: Path) -> None:
     made, _ = measures(tmp_path, usage="false")
     made.on_attempt(an_attempt())

@@ -52,6 +52,17 @@ def test_attempts_failures_and_tokens() -> None:
     assert tallies.durations["p"].sum_s == 4.0
 
 
+def test_a_provider_s_last_failure_is_known_until_it_answers() -> None:
+    """What was cancelled, or never reached a worker, tells nothing of the provider."""
+    tallies = Tallies()
+    tallies.on_attempt(an_attempt(outcome="retried", kind="error", code="AUTH"))
+    tallies.on_attempt(an_attempt(outcome="cancelled", kind="aborted", code="ABORTED"))
+    tallies.on_attempt(an_attempt(outcome="failed", kind="error", code="OVERLOADED", pool=""))
+    assert tallies.last_codes == {"p": "AUTH"}
+    tallies.on_attempt(an_attempt())
+    assert tallies.last_codes == {}
+
+
 def test_wrong_counts_are_left_out() -> None:
     tallies = Tallies()
     tallies.on_attempt(an_attempt(usage={"inputTokens": -1, "outputTokens": "x", "other": 3}))
