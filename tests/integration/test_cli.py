@@ -169,7 +169,7 @@ def test_status_says_why_a_worker_does_not_run() -> None:
     with running_broker('[worker.a]\nadapter = "scripted"\noptions = { bogus = 1 }\n') as running:
         until(lambda: running.status()["pools"][0]["slots"][0]["lastExit"], 30)
         shown = trunkline("status", environ=variables(running)).stdout
-    assert "a/0: status 2" in shown
+    assert "a/0: last exit: status 2" in shown
     assert "unknown option 'bogus'" in shown
 
 
