@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 # How to reach the outside world; a worker gets no variable that its section does not name.
+_REGION: Final = "{region}"
+_USUAL_REGION: Final = "us-east-1"
 NETWORK_VARIABLES: Final = ("HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE")
 
 
@@ -24,7 +26,8 @@ class KnownProvider:
         name: of the pool, and of its route unless `route` says otherwise.
         title: for people.
         variables: that may hold the key; the first one that is set counts.
-        host: of the API, for a look whether it can be reached.
+        host: of the API, for a look whether it can be reached; `{region}` in it, and in
+            `base_url`, is a region of AWS.
         profile: of the adapter chat_completions; empty: `base_url` with its custom profile.
         base_url: of the chat-completions endpoint.
         library_profile: of the adapter pydantic_ai; empty: it is not used.
@@ -105,6 +108,16 @@ PROVIDERS: Final = (
         library_profile="xai",
         package="openai",
     ),
+    # Credentials of AWS alone say nothing of Bedrock: a key of its own does.
+    KnownProvider(
+        "bedrock",
+        "Amazon Bedrock",
+        ("AWS_BEARER_TOKEN_BEDROCK",),
+        "bedrock-runtime.{region}.amazonaws.com",
+        base_url="https://bedrock-runtime.{region}.amazonaws.com/openai/v1",
+        library_profile="bedrock-converse",
+        package="boto3",
+    ),
 )
 
 
@@ -132,7 +145,7 @@ def worker_section(
 ) -> dict[str, Any]:
     """Return the `[worker.NAME]` table of a provider whose key is in a variable."""
     network = [name for name in NETWORK_VARIABLES if name in environ]
-    adapter, options = adapter_options(provider)
+    adapter, options = adapter_options(provider, environ)
     return {
         "adapter": adapter,
         "providers": [provider.route or provider.name],
@@ -141,17 +154,27 @@ def worker_section(
     }
 
 
-def adapter_options(provider: KnownProvider) -> tuple[str, dict[str, Any]]:
+def adapter_options(
+    provider: KnownProvider, environ: Mapping[str, str]
+) -> tuple[str, dict[str, Any]]:
     """Return the adapter for a provider and its options, without the key."""
+    region = aws_region(environ)
     if provider.library_profile and has_library(provider.package):
-        return "pydantic_ai", {"profile": provider.library_profile}
+        place = {"region": region} if _REGION in provider.host else {}
+        return "pydantic_ai", {"profile": provider.library_profile, **place}
     if provider.profile:
         return "chat_completions", {"profile": provider.profile}
     return "chat_completions", {
         "profile": "custom",
-        "baseUrl": provider.base_url,
+        "baseUrl": provider.base_url.replace(_REGION, region),
         "requireKey": True,
     }
+
+
+def aws_region(environ: Mapping[str, str]) -> str:
+    """Return the region of AWS that the environment names, or the usual one."""
+    named = (environ.get(name) for name in ("AWS_REGION", "AWS_DEFAULT_REGION"))
+    return next(filter(None, named), _USUAL_REGION)
 
 
 def has_library(package: str) -> bool:

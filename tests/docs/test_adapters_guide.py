@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from trunkline_broker.config import Document
 from trunkline_workers.adapters.pydantic_ai.config import read_config
+from trunkline_workers.adapters.pydantic_ai.profiles import PROFILES
 
 from tests.support.broker import run_directory
 from tests.support.timing import SLOW
@@ -93,7 +94,17 @@ def test_the_configurations_are_some() -> None:
             frozen = {k: tuple(v) if isinstance(v, list) else v for k, v in section.items()}
             Document.model_validate({"worker": {"x": frozen}})
             if section["adapter"] == "pydantic_ai":
-                assert read_config(section["options"]).name == "anthropic"
+                assert read_config(section["options"]).name == section["options"]["profile"]
+
+
+def test_the_table_of_profiles_is_the_code_s() -> None:
+    """Each profile with the variable of its key and the extra that installs it."""
+    row = re.compile(r"^\| `([a-z-]+)` \| .* \| `([A-Z_]+)`.* \| `([a-z-]+)` \|$", re.MULTILINE)
+    rows = row.findall(GUIDE)
+    assert {name: (key, extra) for name, key, extra in rows} == {
+        name: (each.key_env, "bedrock" if each.extra == "bedrock" else "pydantic-ai")
+        for name, each in PROFILES.items()
+    }
 
 
 def test_the_modules_of_the_guide_exist() -> None:

@@ -8,7 +8,7 @@ import typer
 
 from trunkline_broker.cli.connection import broker, run_async
 from trunkline_broker.cli.names import provider_names
-from trunkline_broker.cli.terminal import out, print_json
+from trunkline_broker.cli.terminal import err, out, print_json
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
@@ -25,7 +25,7 @@ def providers(*, as_json: Json = False) -> None:
         async with broker("providers") as llm:
             return [dict(info.to_dict()) for info in await llm.list_providers()]
 
-    _print(run_async(listed()), as_json=as_json)
+    _print(run_async(listed()), "no provider is served yet: see trunkline status", as_json=as_json)
 
 
 def models(
@@ -46,13 +46,15 @@ def models(
         async with broker("models") as llm:
             return [dict(info.to_dict()) for info in await llm.list_models(provider)]
 
-    _print(run_async(listed()), as_json=as_json)
+    _print(run_async(listed()), f"{provider} advertises none; any may work", as_json=as_json)
 
 
-def _print(rows: list[dict[str, object]], *, as_json: bool) -> None:
+def _print(rows: list[dict[str, object]], none: str, *, as_json: bool) -> None:
     if as_json:
         print_json(rows)
         return
+    if not rows:
+        err().print(none, markup=False)
     for row in rows:
         name = "" if row.get("name") == row["id"] else f"  {row.get('name', '')}"
         out().print(f"{row['id']}{name}", markup=False)

@@ -29,7 +29,7 @@ from trunkline_broker.cli.troubles import troubles
 from trunkline_broker.config import Settings
 from trunkline_broker.core.specs import PoolSpec
 from trunkline_broker.environment import EnvironmentFileError, worker_environment
-from trunkline_broker.onboarding import PROVIDERS, KnownProvider, has_local_model
+from trunkline_broker.onboarding import PROVIDERS, KnownProvider, aws_region, has_local_model
 from trunkline_broker.paths import PASSABLE_DIR_MODE
 from trunkline_broker.users import UserError, Users
 
@@ -162,7 +162,8 @@ def worker(spec: PoolSpec, settings: Settings) -> Iterator[Finding]:
     else:
         yield Finding(OK, f"{where}: adapter {spec.adapter}")
     yield from _key(where, spec, environ)
-    yield from _network(where, spec)
+    yield from _network(where, spec, environ)
+    yield from _plain_endpoint(where, spec, has_file=settings.source is not None)
 
 
 def _private_files(where: str, spec: PoolSpec) -> Iterator[Finding]:
@@ -242,9 +243,9 @@ def _known(spec: PoolSpec) -> KnownProvider | None:
     return next(found, None)
 
 
-def _network(where: str, spec: PoolSpec) -> Iterator[Finding]:
+def _network(where: str, spec: PoolSpec, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Look whether something answers where the adapter will call."""
-    host, port = _endpoint(spec)
+    host, port = _endpoint(spec, environ)
     if not host:
         return
     try:
@@ -259,13 +260,33 @@ def _network(where: str, spec: PoolSpec) -> Iterator[Finding]:
         yield Finding(OK, f"{where}: {host}:{port} answers")
 
 
-def _endpoint(spec: PoolSpec) -> tuple[str, int]:
+def _endpoint(spec: PoolSpec, environ: Mapping[str, str]) -> tuple[str, int]:
     url = spec.options.get("baseUrl")
     if isinstance(url, str):
         parts = urlsplit(url)
         return parts.hostname or "", parts.port or (80 if parts.scheme == "http" else 443)
     known = _known(spec)
-    return (known.host, 443) if known is not None else ("", 0)
+    region = str(spec.options.get("region") or aws_region(environ))
+    return (known.host.replace("{region}", region), 443) if known is not None else ("", 0)
+
+
+def _plain_endpoint(where: str, spec: PoolSpec, *, has_file: bool) -> Iterator[Finding]:
+    """Tell of a provider whose own API only the library knows."""
+    url = str(spec.options.get("baseUrl", ""))
+    known = next((p for p in PROVIDERS if p.library_profile and _serves(p, url)), None)
+    if known is not None and spec.adapter == "chat_completions" and not spec.python:
+        extra = "bedrock" if known.name == "bedrock" else "pydantic-ai"
+        text = f"{where}: {known.title} by its chat-completions endpoint, not by its own API"
+        section = f', adapter = "pydantic_ai" with profile = "{known.library_profile}"'
+        install = f"pip install 'trunkline[{extra}]'{section if has_file else ''}"
+        yield Finding(NOTE, text, f"{install}, then trunkline restart")
+
+
+def _serves(provider: KnownProvider, url: str) -> bool:
+    host = provider.base_url.partition("://")[2].partition("/")[0]
+    before, _, after = host.partition("{region}")
+    named = urlsplit(url).hostname or ""
+    return bool(host) and named.startswith(before) and named.endswith(after)
 
 
 def broker(settings: Settings, document: Mapping[str, Any] | None) -> Iterator[Finding]:

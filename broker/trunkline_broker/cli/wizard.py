@@ -141,7 +141,7 @@ def _section(
     variable: str | None,
 ) -> str:
     """Return the section of a worker as text."""
-    adapter, options = adapter_options(provider)
+    adapter, options = adapter_options(provider, environ)
     network = [name for name in NETWORK_VARIABLES if name in environ]
     env = [name for name in (variable, *network) if name]
     lines = [f"[worker.{provider.name}]", f'adapter = "{adapter}"']

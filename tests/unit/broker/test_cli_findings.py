@@ -114,3 +114,39 @@ def test_the_fix_of_an_adapter_follows_its_mistake() -> None:
 def test_the_file_is_named_with_its_workers(tmp_path: Path) -> None:
     first, *_ = configuration(settings(tmp_path))
     assert first.text.endswith("trunkline.toml; workers: a, b")
+
+
+def _plain_endpoint(path: Path, section: str, *, has_file: bool = True) -> list[findings.Finding]:
+    path.write_text(f"[worker.x]\n{section}")
+    (spec,) = load(path, {"HOME": "/nowhere"}).pool_specs()
+    return list(findings._plain_endpoint("worker x", spec, has_file=has_file))
+
+
+@pytest.mark.parametrize(
+    ("url", "title"),
+    [
+        ("https://api.anthropic.com/v1", "Anthropic"),
+        ("https://bedrock-runtime.eu-west-1.amazonaws.com/openai/v1", "Amazon Bedrock"),
+        ("https://api.openai.com/v1", None),
+        ("http://127.0.0.1:1/v1", None),
+    ],
+)
+def test_a_provider_whose_own_api_the_library_knows(
+    tmp_path: Path, url: str, title: str | None
+) -> None:
+    """It is named, with the line that installs what is needed."""
+    section = f'adapter = "chat_completions"\noptions = {{ baseUrl = "{url}" }}'
+    found = _plain_endpoint(tmp_path / "t.toml", section)
+    assert [each.text.split(" by its ")[0] for each in found] == (
+        [f"worker x: {title}"] if title else []
+    )
+    assert all("pip install 'trunkline[" in each.fix and "\n" not in each.fix for each in found)
+
+
+def test_nothing_to_edit_where_there_is_no_file(tmp_path: Path) -> None:
+    """The built-in configuration takes the library by itself."""
+    section = 'adapter = "chat_completions"\noptions.baseUrl = "https://api.groq.com/openai/v1"'
+    (with_file,) = _plain_endpoint(tmp_path / "t.toml", section)
+    assert 'profile = "groq"' in with_file.fix
+    (without,) = _plain_endpoint(tmp_path / "t.toml", section, has_file=False)
+    assert without.fix == "pip install 'trunkline[pydantic-ai]', then trunkline restart"

@@ -72,6 +72,19 @@ def test_the_library_is_used_where_it_is(monkeypatch: pytest.MonkeyPatch) -> Non
     assert (full["adapter"], full["options"]["profile"]) == ("pydantic_ai", "anthropic")
 
 
+@pytest.mark.parametrize("is_installed", [True, False])
+def test_bedrock_is_called_in_the_region_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch, is_installed: bool
+) -> None:
+    """By boto3 and the library, or by its chat-completions endpoint."""
+    monkeypatch.setattr(onboarding, "has_library", lambda _: is_installed)
+    environ = {"AWS_BEARER_TOKEN_BEDROCK": "k", "AWS_REGION": "eu-west-1"}
+    options = workers(environ)["bedrock"]["options"]
+    assert options.get("region") == ("eu-west-1" if is_installed else None)
+    assert is_installed or "bedrock-runtime.eu-west-1." in options["baseUrl"]
+    assert "us-east-1" in str(workers({"AWS_BEARER_TOKEN_BEDROCK": "k"})["bedrock"]["options"])
+
+
 def test_the_local_model_is_served_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Beside the keys, if it is installed."""
     monkeypatch.setattr(onboarding, "has_local_model", lambda: True)
