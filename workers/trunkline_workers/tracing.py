@@ -157,9 +157,10 @@ class AttemptNotes:
         if note is None:
             return ""
         cleaned_id = self._clean(note.request_id)
-        text = self._prompts.end((call, attempt), finish) if self._prompts is not None else {}
+        text = None if self._prompts is None else self._prompts.end((call, attempt), finish)
         if note.span is not None:
-            note.span.text(text)
+            if text is not None:
+                note.span.text(text)
             note.span.end(finish, usage, cleaned_id, first_chunk_after_s)
         return cleaned_id
 

@@ -78,5 +78,5 @@ def writing_prompts(document: Mapping[str, Any]) -> list[str]:
         f"{pool['name']}/{slot['slot']}"
         for pool in document.get("pools", ())
         for slot in pool.get("slots", ())
-        if (slot.get("load") or {}).get("debugPrompts") is True
+        if slot.get("load", {}).get("debugPrompts") is True
     ]

@@ -169,8 +169,9 @@ def attempt_fields(ended: AttemptEnded) -> dict[str, object]:
 
 def _reason(exc: OSError | OverflowError) -> str:
     """Return the system's own words; asyncio puts the address around them once more."""
-    is_of_system = isinstance(exc, OSError) and not isinstance(exc, socket.gaierror)
-    return os.strerror(exc.errno) if is_of_system and exc.errno else str(exc)
+    if isinstance(exc, OverflowError | socket.gaierror) or not exc.errno:
+        return str(exc)
+    return os.strerror(exc.errno)
 
 
 def _ms(seconds: float | None) -> float | None:
