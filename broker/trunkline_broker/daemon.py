@@ -15,7 +15,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from secrets import token_bytes
@@ -407,6 +407,7 @@ class Daemon:
             "runDir": str(paths.root),
             "counters": counters,
             "queues": document["queues"] + [queue.row() for queue in self._queues()],
+            "peerQueues": self._peer_queues(counters),
             "measures": self._measures.figures(),
             "processes": self._processes.figures(),
             "connections": {
@@ -423,6 +424,13 @@ class Daemon:
             self._attachments.queue(),
             self._telemetry.queue(),
             *self._measures.queues(),
+        ]
+
+    def _peer_queues(self, counters: Mapping[str, int]) -> list[dict[str, object]]:
+        return [
+            *(queue.row() for queue in self._clients.peer_queues("client")),
+            *(queue.row() for queue in self._workers.peer_queues("worker")),
+            *(queue.row() for queue in self._lane.peer_queues(counters.get("lane.echo_lost", 0))),
         ]
 
     def _tcp_endpoints(self) -> dict[str, str]:

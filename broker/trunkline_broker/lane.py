@@ -24,6 +24,7 @@ from trunkline_protocol.codec import HEADER_BYTES, encode_probed
 
 from trunkline_broker.open_files import Line, no_line
 from trunkline_broker.paths import PRIVATE_FILE_MODE, ipc
+from trunkline_broker.queues import PeerQueue
 from trunkline_broker.security import HANDSHAKE_MS, HandshakeWatch, TcpListen, ZapHandler
 from trunkline_broker.sockets import Context, Socket, descriptor, has_input
 from trunkline_broker.users import Doorway
@@ -100,6 +101,15 @@ class Lane:
         finally:
             self._look_again()
         return True
+
+    def peer_queues(self, echoes_lost: int) -> list[PeerQueue]:
+        """Return the bounds of the lane: credit for chunks, frames for what the broker says."""
+        return [
+            PeerQueue("chunks to each client", limits.CLIENT_BUDGET_CHUNKS, None),
+            PeerQueue("echoes of probes", _ECHO_LIMIT_FRAMES, echoes_lost),
+            PeerQueue("frames up the lane from each client", _CLIENT_LIMIT_FRAMES, None),
+            PeerQueue("frames up the lane", _STRAY_LIMIT_FRAMES, None),
+        ]
 
     def _listen(
         self,

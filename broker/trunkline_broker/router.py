@@ -40,7 +40,7 @@ from trunkline_protocol.frames import Body, Frame
 
 from trunkline_broker.open_files import Line, hang_up, no_line
 from trunkline_broker.paths import PRIVATE_FILE_MODE, ipc
-from trunkline_broker.queues import QueueFigures
+from trunkline_broker.queues import PeerQueue, QueueFigures
 from trunkline_broker.security import (
     ACCEPTED,
     HANDSHAKE_FAILURES,
@@ -144,6 +144,7 @@ class Router:
         self._by_fd: dict[int, set[bytes]] = {}
         self._outbox: list[tuple[bytes, list[Body]]] = []
         self._outbox_high_water = 0
+        self._full_count = 0  # frames for which a peer's queue had no room
         self._loop = asyncio.get_running_loop()
         self._look: asyncio.Handle | None = None
         self._socket = _bound(context, path, also)
@@ -192,6 +193,13 @@ class Router:
         """Return the frames that were collected; what ZeroMQ holds for a peer it does not tell."""
         return QueueFigures(name, len(self._outbox), self._outbox_high_water, _OUTBOX_FRAMES)
 
+    def peer_queues(self, whose: str) -> list[PeerQueue]:
+        """Return what ZeroMQ holds for each peer at most, and how often that was reached."""
+        return [
+            PeerQueue(f"frames to each {whose}", SEND_LIMIT_FRAMES, self._full_count),
+            PeerQueue(f"frames from each {whose}", RECEIVE_LIMIT_FRAMES, None),
+        ]
+
     def flush(self) -> None:
         """Send what was collected."""
         if not self._outbox:
@@ -203,6 +211,7 @@ class Router:
             try:
                 self._send_parts(peer, parts)
             except zmq.Again:
+                self._full_count += 1
                 self._to.on_count("control.peer_stuck")
                 self._forget(peer)
             except zmq.ZMQError as exc:

@@ -95,6 +95,7 @@ if TYPE_CHECKING:
     from trunkline_protocol.version import __version__
 
     from trunkline.core.effects import RetryNotice
+    from trunkline.core.queues import QueueStatistics
     from trunkline.errors import (
         BrokerRefusedError,
         BrokerUnreachableError,
@@ -185,6 +186,7 @@ __all__ = [
     "PluginMessageSource",
     "PreparedLlmCall",
     "ProtocolError",
+    "QueueStatistics",
     "ReasoningBlock",
     "ReasoningDelta",
     "RemoteProtocolError",
@@ -314,6 +316,7 @@ _MODULES: Final = {
     ),
     "trunkline_protocol.version": ("__version__",),
     "trunkline.core.effects": ("RetryNotice",),
+    "trunkline.core.queues": ("QueueStatistics",),
     "trunkline.errors": (
         "BrokerRefusedError",
         "BrokerUnreachableError",

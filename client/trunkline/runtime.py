@@ -20,6 +20,7 @@ from trunkline_protocol.options import GenerateOptions, LlmCallConfig, options_t
 
 from trunkline import arguments, request
 from trunkline.attachments import Attachments
+from trunkline.core.queues import QueueStatistics
 from trunkline.core.requests import CallRequest
 from trunkline.endpoint import checked_endpoint, default_endpoint, keys_for
 from trunkline.events import AdapterUpdates, Observer
@@ -89,6 +90,13 @@ class LlmRuntime(RuntimeQueries):
     def counters(self) -> Mapping[str, int]:
         """How often something was dropped, refused or repeated, by name; for diagnosis."""
         return self._shell.counters
+
+    def queues(self) -> tuple[QueueStatistics, ...]:
+        """Return how full each queue of this runtime is, was, and may be; costs nothing else.
+
+        A reader that does not keep up is seen in `chunks`, a broker that is away in `unsent calls`.
+        """
+        return self._shell.mux.queues()
 
     # --- calls ---------------------------------------------------------------------------------
 

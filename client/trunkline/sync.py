@@ -23,6 +23,7 @@ from trunkline_protocol.options import GenerateOptions, LlmCallConfig
 from trunkline_protocol.retry_policy import ResolvedRetryPolicy
 
 from trunkline import arguments
+from trunkline.core.queues import QueueStatistics
 from trunkline.events import Observer
 from trunkline.portal import Portal
 from trunkline.queries import DEFAULT_QUERY_TIMEOUT_S
@@ -107,6 +108,10 @@ class SyncRuntime:
     def counters(self) -> Mapping[str, int]:
         """How often something was dropped, refused or repeated, by name; for diagnosis."""
         return self._runtime.counters
+
+    def queues(self) -> tuple[QueueStatistics, ...]:
+        """As `LlmRuntime.queues`."""
+        return self._entered().call(self._runtime.queues)
 
     # --- calls ---------------------------------------------------------------------------------
 

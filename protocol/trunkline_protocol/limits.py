@@ -51,6 +51,7 @@ ATTACHMENT_REPEAT_S: Final = 1.0  # a worker asks again for a part that did not 
 MAX_OPEN_CALLS_PER_CLIENT: Final = 4096  # LANE 13
 MAX_OPEN_CALLS_PER_WORKER: Final = 4096  # LANE 13
 MAX_OPEN_QUERIES_PER_CLIENT: Final = 256
+MAX_OPEN_QUERIES_PER_WORKER: Final = 4096  # as calls: each is a task there
 MAX_CLIENTS: Final = 4096
 MAX_ENDED_CALLS: Final = 16_384  # ended calls a worker remembers (LANE 7)
 

@@ -394,7 +394,11 @@ async def until_idle(world: World) -> None:
 def _held(document: Mapping[str, Any]) -> list[str]:
     held = [f"{document['calls']['open']} calls"] if document["calls"]["open"] else []
     held += [f"leaving {worker['pid']}" for worker in document["leaving"]]
-    held += [f"queue {q['name']}: {q['depth']}" for q in document["queues"] if q["depth"]]
+    held += [
+        f"queue {queue['name']}: {queue['depth']}"
+        for queue in document["queues"]
+        if queue["depth"] and not queue["name"].startswith("client ")  # of when it was last quiet
+    ]
     for pool in document["pools"]:
         for slot in pool["slots"]:
             load = slot["load"]

@@ -240,8 +240,8 @@ async def test_swap_after_swap_under_many_streams(broker: BrokerProcess, journal
 
 
 async def test_the_status_shows_every_queue(broker: BrokerProcess) -> None:
-    """With depth, high-water mark and bound; those of a worker from its last heartbeat."""
-    async with trunkline.connect(broker.endpoint) as llm:
+    """With depth, high-water mark and bound; those of workers and agents as they said last."""
+    async with trunkline.connect(broker.endpoint, name="reads nothing") as llm:
         stream = llm.stream(
             provider="many",
             model="any",
@@ -257,17 +257,39 @@ async def test_the_status_shows_every_queue(broker: BrokerProcess) -> None:
             (row,) = await until_async(kept)
             assert 0 < row["depth"] <= row["highWater"]
             assert row["bound"] >= 1 << 20
-            rows = (await llm.status())["queues"]
-        names = {row["name"] for row in rows}
+
+            def unread() -> dict[str, Any]:
+                """Return what the agent has told of itself, some time after it fell quiet."""
+                rows = broker.status()["queues"]
+                said = {r["name"]: r for r in rows if " reads nothing " in r["name"]}
+                return {name.rpartition("nothing ")[2]: row for name, row in said.items()}
+
+            told = await until_async(unread)
+            own = {queue.name: queue for queue in llm.queues()}
+            assert own["chunks"].depth == told["chunks"]["depth"] > 100
+            assert set(told) == set(own)
+            document = await llm.status()
+        rows = document["queues"] + document["tables"]
         assert {
-            "queued bytes",
-            "queries",
+            "attachment steps",
+            "calls",
             "claims",
-            "unsettled calls",
+            "clients",
             "frames to clients",
             "frames to workers",
-            "attachment steps",
+            "held queries",
+            "held uploads",
             "log lines",
+            "queries",
+            "queued bytes",
+            "unsettled calls",
             "usage ledger",
-        } <= names
-        assert all(row["highWater"] <= row["bound"] for row in rows if row["bound"])
+            "workers",
+        } <= {row["name"] for row in rows}
+        of_workers = {row["name"].partition(" pid ")[2].partition(" ")[2] for row in rows}
+        assert {"queries", "kept bytes", "waiting items", "calls", "leases"} <= of_workers
+        for row in rows:
+            assert 0 <= row["depth"] <= row["highWater"] <= row["bound"], row
+        peers = {row["name"]: row["bound"] for row in document["peerQueues"]}
+        assert peers["frames to each client"] == peers["frames to each worker"] == 8192
+        assert peers["chunks to each client"] == 4096

@@ -116,6 +116,7 @@ async def asking(llm: LlmRuntime) -> None:
     assert_type(await llm.resolve_call_config(config), LlmCallConfig)
     assert_type(await llm.provider_retry_policy("p"), ResolvedRetryPolicy)
     assert_type(await llm.status(), dict[str, Any])
+    assert_type(llm.queues(), tuple[trunkline.QueueStatistics, ...])
     assert_type(await llm.list_configurable_providers(), list[trunkline.LlmConfigurableProvider])
     assert_type(await llm.list_model_discovery_namespaces(timeout_s=3), list[str])
     found = await llm.discover_models("ns", {"baseURL": "https://gateway.example"})

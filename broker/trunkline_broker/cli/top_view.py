@@ -110,7 +110,7 @@ class Window:
             queues=[
                 (row["name"], row["depth"], row["highWater"], row["bound"])
                 for row in now["queues"]
-                if not row["name"].startswith("route ")
+                if not row["name"].startswith(("route ", "client "))
             ],
             troubles=[trouble.text for trouble in troubles(now)],
         )

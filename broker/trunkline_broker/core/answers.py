@@ -53,6 +53,7 @@ class Answers:
         self._reloading = reloading
         self._stopping = stopping
         self._held: list[tuple[bytes, Query]] = []
+        self.held_high_water = 0
         self._new_specs: dict[QueryId, tuple[PoolName, str]] = {}  # swaps that wait for a file
         self._lists: Final[dict[str, Callable[[Query, AccessSpec], object]]] = {
             "listProviders": self._list_providers,
@@ -69,6 +70,11 @@ class Answers:
             "reload": self._reload,
             "drain": self._drain,
         }
+
+    @property
+    def held_count(self) -> int:
+        """Number of queries that wait until it is known which workers there are."""
+        return len(self._held)
 
     def knows(self, op: str) -> bool:
         """Tell whether the broker answers this query itself."""
@@ -101,7 +107,8 @@ class Answers:
                 self._fail(peer, frame.query, refusal)
         elif self._hub.is_settling:
             if len(self._held) < self._hub.spec.max_clients:
-                self._held.append((peer, frame))
+                self._held.append((peer, replace(frame, body=b"")))  # lists have no argument
+                self.held_high_water = max(self.held_high_water, len(self._held))
             else:
                 self._fail(peer, frame.query, Refusal(Code.OVERLOADED, "too many queries wait"))
         else:

@@ -26,6 +26,7 @@ from trunkline_broker.core.hub import Hub, WorkerLost, WorkerServed
 from trunkline_broker.core.liveness import extend, is_late
 from trunkline_broker.core.openings import Openings
 from trunkline_broker.core.questions import WORKER_OPS, Questions
+from trunkline_broker.core.queue_report import queues, tables
 from trunkline_broker.core.registering import Registering
 from trunkline_broker.core.reloading import Reloading
 from trunkline_broker.core.report import status
@@ -107,8 +108,12 @@ class Broker:
 
     def status(self, now_s: float) -> dict[str, object]:
         """Return the status document, as far as the core knows it."""
-        document = status(self._hub, self._questions, self._swaps, now_s)
-        return document | {"attachments": self._uploads.report()}
+        return {
+            **status(self._hub, self._swaps, now_s),
+            "queues": queues(self._hub, self._questions, self._answers, self._uploads),
+            "tables": tables(self._hub),
+            "attachments": self._uploads.report(),
+        }
 
     def _dispatch(self, event: Event, now_s: float) -> None:  # noqa: C901  one row per event
         match event:

@@ -228,10 +228,11 @@ class Past:
 class Calls:
     """All calls by id, and a bounded memory of those that are over."""
 
-    __slots__ = ("_calls", "_past", "_past_bound")
+    __slots__ = ("_calls", "_past", "_past_bound", "high_water")
 
     def __init__(self, past_bound: int) -> None:
         """Start empty; `past_bound` is the number of calls remembered after their end."""
+        self.high_water = 0  # the most that were ever held
         self._calls: dict[CallId, Call] = {}
         self._past: OrderedDict[CallId, Past] = OrderedDict()
         self._past_bound = past_bound
@@ -255,6 +256,8 @@ class Calls:
     def add(self, call: Call) -> None:
         """Hold a new call."""
         self._calls[call.id] = call
+        if len(self._calls) > self.high_water:
+            self.high_water = len(self._calls)
 
     def forget(self, call: Call, failed: Failed | None = None, *, remember: bool = True) -> None:
         """Let go of a call.

@@ -6,9 +6,9 @@ one never is. This file does not know what a client's death leads to.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from trunkline_protocol.ids import CallId, ClientId, LeaseId, QueryId
 
@@ -35,6 +35,7 @@ class Client:
         budget: its open streams.
         queries: its questions that nobody answered yet.
         leases: its prepared calls.
+        queues: what it said last of its queues.
     """
 
     id: ClientId
@@ -49,6 +50,7 @@ class Client:
     budget: StreamBudget = field(default_factory=StreamBudget)
     queries: set[QueryId] = field(default_factory=set[QueryId])
     leases: set[LeaseId] = field(default_factory=set[LeaseId])
+    queues: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def grace_s(self, orphan_timeout_s: float) -> float | None:
         """Return how long it may stay as it is before it counts as dead; `None`: for ever."""
@@ -62,9 +64,10 @@ class Client:
 class Clients:
     """All clients by id, by connection and by process."""
 
-    __slots__ = ("_by_id", "_by_peer", "_by_pid")
+    __slots__ = ("_by_id", "_by_peer", "_by_pid", "high_water")
 
     def __init__(self) -> None:
+        self.high_water = 0  # the most there ever were
         self._by_id: dict[ClientId, Client] = {}
         self._by_peer: dict[bytes, Client] = {}
         self._by_pid: dict[int, set[ClientId]] = {}
@@ -90,6 +93,7 @@ class Clients:
         client = self._by_id.get(client_id)
         if client is None:
             client = self._by_id[client_id] = Client(client_id)
+            self.high_water = max(self.high_water, len(self._by_id))
         return client
 
     def greet(self, client_id: ClientId, peer: bytes, pid: int | None, name: str) -> Client:

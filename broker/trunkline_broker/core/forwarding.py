@@ -57,6 +57,8 @@ class Forwarding:
 
     def on_restate(self, client: Client, frame: Restate, now_s: float) -> None:
         """Take what a client holds: quiet calls, or all of them for a new broker."""
+        if frame.queues is not None:
+            client.queues = frame.queues
         for entry in frame.calls:
             self._restate(client, entry, now_s)
 

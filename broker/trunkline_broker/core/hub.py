@@ -158,6 +158,14 @@ class Hub:
             worker.leases.discard(lease)
             self.drained.append(worker)
 
+    def take_bytes(self, count: int) -> bool:
+        """Count a body that waits; `False` and no change if too much waits already."""
+        if self.queued_bytes + count > self.spec.queue_bytes:
+            return False
+        self.queued_bytes += count
+        self.queued_bytes_high_water = max(self.queued_bytes_high_water, self.queued_bytes)
+        return True
+
     def next_generation(self) -> Generation:
         """Return a generation that was never given out."""
         self._generation += 1

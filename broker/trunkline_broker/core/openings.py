@@ -241,7 +241,7 @@ class Openings:
 
     def _wait_settled(self, call: Call, frame: Open) -> None:
         hub = self._hub
-        if not self._take_bytes(len(frame.body)):
+        if not self._hub.take_bytes(len(frame.body)):
             self._refuse(call, self._bytes_failure())
             return
         call.queued_reason = "settling"
@@ -285,7 +285,7 @@ class Openings:
     def _enqueue(self, call: Call, frame: Open, gate: Gate, reason: str, now_s: float) -> None:
         hub = self._hub
         spec = self._pool_spec(call.provider)
-        if not self._take_bytes(len(frame.body)):
+        if not self._hub.take_bytes(len(frame.body)):
             self._refuse(call, self._bytes_failure())
             return
         if not gate.put(call.client, call.id, spec.queue_size):
@@ -310,14 +310,6 @@ class Openings:
             del client.calls[call.id]
         hub.calls.forget(call, frame)
         hub.gates.tidy(call.provider)
-
-    def _take_bytes(self, count: int) -> bool:
-        hub = self._hub
-        if hub.queued_bytes + count > hub.spec.queue_bytes:
-            return False
-        hub.queued_bytes += count
-        hub.queued_bytes_high_water = max(hub.queued_bytes_high_water, hub.queued_bytes)
-        return True
 
     def _bytes_failure(self) -> LlmFailure:
         limit = self._hub.spec.queue_bytes

@@ -46,11 +46,13 @@ class Question:
 
     Attributes:
         worker: who was asked; `None`: it waits for the route's worker to start.
+        held_bytes: of its argument, while it waits.
     """
 
     frame: Query
     client: ClientId
     worker: Generation | None = None
+    held_bytes: int = 0
 
 
 class Questions:
@@ -158,14 +160,41 @@ class Questions:
         if isinstance(found, LlmFailure):
             self._fail(question, found)
         elif found is None:
-            self._waiting[question.frame.query] = question
+            self._wait(question)
+        elif len(found.queries) >= hub.spec.max_queries_per_worker:
+            text = f"its worker has {len(found.queries)} questions to answer already"
+            self._fail(question, LlmFailure(text, Code.OVERLOADED))
         else:
-            self._waiting.pop(question.frame.query, None)
-            question.worker = found.generation
-            found.queries.add(question.frame.query)
-            is_lease = question.frame.op == PREPARE
-            asker = question.client if is_lease else None  # told where it matters, believed never
-            hub.to_worker(found, replace(question.frame, client=asker))
+            self._ask_worker(question, found)
+
+    def _wait(self, question: Question) -> None:
+        """Keep a question until a worker has started; arguments count with what else waits."""
+        hub, query = self._hub, question.frame.query
+        if query in self._waiting:
+            return
+        size = len(question.frame.body)
+        if not hub.take_bytes(size):
+            limit = hub.spec.queue_bytes
+            text = f"requests of {limit} bytes wait already"
+            self._fail(question, LlmFailure(text, Code.OVERLOADED))
+            return
+        question.held_bytes = size
+        self._waiting[query] = question
+
+    def _ask_worker(self, question: Question, worker: Worker) -> None:
+        frame = question.frame
+        self._stop_waiting(question)
+        question.worker = worker.generation
+        worker.queries.add(frame.query)
+        worker.queries_high_water = max(worker.queries_high_water, len(worker.queries))
+        asker = question.client if frame.op == PREPARE else None  # told where it matters
+        self._hub.to_worker(worker, replace(frame, client=asker))
+        if frame.op not in LEASE_OPS:  # asked once; a large argument is not kept for the answer
+            question.frame = replace(frame, body=b"")
+
+    def _stop_waiting(self, question: Question) -> None:
+        if self._waiting.pop(question.frame.query, None) is not None:
+            self._hub.queued_bytes -= question.held_bytes
 
     def _answerer(self, frame: Query) -> Worker | LlmFailure | None:
         """Return who answers; `None`: it is still starting."""
@@ -225,7 +254,7 @@ class Questions:
     def _close(self, question: Question) -> None:
         query = question.frame.query
         del self._open[query]
-        self._waiting.pop(query, None)
+        self._stop_waiting(question)
         self._hub.deadlines.clear((Timer.QUERY, query))
         client = self._hub.clients.get(question.client)
         if client is not None:

@@ -5,22 +5,18 @@ The shell adds what only it knows: endpoints, its own process, sockets, output f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
-
 from trunkline_protocol.ids import Generation
 from trunkline_protocol.version import __version__
 
 from trunkline_broker.core.admission import Gate
 from trunkline_broker.core.calls import CallState
 from trunkline_broker.core.hub import Hub
-from trunkline_broker.core.questions import Questions
 from trunkline_broker.core.supervision import Pool, Slot
 from trunkline_broker.core.swaps import Swaps
 from trunkline_broker.core.workers import Worker
 
 
-def status(hub: Hub, questions: Questions, swaps: Swaps, now_s: float) -> dict[str, object]:
+def status(hub: Hub, swaps: Swaps, now_s: float) -> dict[str, object]:
     """Return the status document; it looks at everything, so it is for people, not for loops."""
     return {
         "version": __version__,
@@ -45,7 +41,6 @@ def status(hub: Hub, questions: Questions, swaps: Swaps, now_s: float) -> dict[s
         ],
         "calls": _calls(hub),
         "counters": dict(hub.counters),
-        "queues": _queues(hub, questions),
         "refused": dict(hub.refused),
     }
 
@@ -154,45 +149,3 @@ def _calls(hub: Hub) -> dict[str, object]:
         "ended": counters.get("calls_ended", 0),
         "failed": counters.get("calls_failed", 0),
     }
-
-
-def _queues(hub: Hub, questions: Questions) -> list[dict[str, object]]:
-    spec = hub.spec
-    return [
-        *(
-            _queue(f"route {route}", len(gate.queue), gate.high_water, gate.bound)
-            for route, gate in hub.gates
-        ),
-        _queue("queued bytes", hub.queued_bytes, hub.queued_bytes_high_water, spec.queue_bytes),
-        _queue(
-            "queries",
-            len(questions),
-            questions.high_water,
-            spec.max_clients * spec.max_queries_per_client,
-        ),
-        _queue("claims", len(hub.claims), hub.claims_high_water, spec.max_calls),
-        _queue("unsettled calls", len(hub.unsettled), hub.unsettled_high_water, spec.max_calls),
-        *(row for worker in hub.workers for row in _worker_queues(worker)),
-    ]
-
-
-def _queue(name: str, depth: int, high_water: int, bound: int) -> dict[str, object]:
-    return {"name": name, "depth": depth, "highWater": high_water, "bound": bound}
-
-
-def _worker_queues(worker: Worker) -> list[dict[str, object]]:
-    """Return what a worker said of its queues with its last heartbeat, as far as it is numbers."""
-    given = worker.load.get("queues")
-    if not isinstance(given, Mapping):
-        return []
-    said = cast("Mapping[str, Any]", given)
-    rows: list[dict[str, object]] = []
-    for key, what, text in (("kept", "Bytes", "kept bytes"), ("waiting", "Items", "waiting items")):
-        figures = [said.get(f"{key}{each}") for each in (what, "HighWater", "Bound")]
-        match figures:
-            case [int(depth), int(high_water), int(bound)]:
-                name = f"worker {worker.pool}/{worker.slot} pid {worker.pid} {text}"
-                rows.append(_queue(name, depth, high_water, bound))
-            case _:
-                continue  # an older worker, or one that does not say
-    return rows

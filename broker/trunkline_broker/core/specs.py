@@ -131,6 +131,7 @@ class BrokerSpec:
     max_calls_per_client: int = limits.MAX_OPEN_CALLS_PER_CLIENT
     max_calls_per_worker: int = limits.MAX_OPEN_CALLS_PER_WORKER
     max_queries_per_client: int = limits.MAX_OPEN_QUERIES_PER_CLIENT
+    max_queries_per_worker: int = limits.MAX_OPEN_QUERIES_PER_WORKER
     max_workers: int = 256
     queue_bytes: int = 256 * 1024 * 1024
     lease_s: float = limits.LEASE_S

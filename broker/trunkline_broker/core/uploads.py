@@ -55,9 +55,15 @@ class Uploads:
         self._hub = hub
         self.index = AttachmentIndex(hub.spec.attachments_bytes)
         self._held: list[tuple[_Asked, Part]] = []
+        self.held_high_water = 0
         self._waiting: dict[str, list[_Asked]] = {}
         self._writes = 0
         self._reads = 0
+
+    @property
+    def held_count(self) -> int:
+        """Number of parts that wait until it is known which attachments live calls name."""
+        return len(self._held)
 
     # --- from the peers ---------------------------------------------------------------------
 
@@ -197,6 +203,7 @@ class Uploads:
             self._put(asked, part)
         elif len(self._held) < MAX_HELD:
             self._held.append((asked, part))
+            self.held_high_water = max(self.held_high_water, len(self._held))
         else:
             raise Refusal(Code.OVERLOADED, "too many queries wait")
 

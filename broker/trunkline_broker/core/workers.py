@@ -69,6 +69,7 @@ class Worker:
         running: attempts it runs.
         leases: prepared calls it holds.
         queries: questions it was asked.
+        queries_high_water: the most there ever were at once.
         heard_s: last frame from it.
         trouble: why it is being stopped or was refused; part of the report of its exit.
     """
@@ -94,6 +95,7 @@ class Worker:
     running: int = 0
     leases: set[LeaseId] = field(default_factory=set[LeaseId])
     queries: set[QueryId] = field(default_factory=set[QueryId])
+    queries_high_water: int = 0
     heard_s: float = 0.0
     load: Mapping[str, Any] = field(default_factory=dict[str, Any])
     trouble: str = ""
@@ -121,9 +123,10 @@ class Worker:
 class Workers:
     """All workers by generation and by connection."""
 
-    __slots__ = ("_by_generation", "_by_peer")
+    __slots__ = ("_by_generation", "_by_peer", "high_water")
 
     def __init__(self) -> None:
+        self.high_water = 0  # the most there ever were
         self._by_generation: dict[Generation, Worker] = {}
         self._by_peer: dict[bytes, Worker] = {}
 
@@ -146,6 +149,7 @@ class Workers:
     def add(self, worker: Worker) -> None:
         """Hold a new worker."""
         self._by_generation[worker.generation] = worker
+        self.high_water = max(self.high_water, len(self._by_generation))
 
     def bind(self, worker: Worker, peer: bytes) -> None:
         """Bind a worker to the connection on which it registered; the older one is forgotten."""

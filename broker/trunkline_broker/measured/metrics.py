@@ -159,8 +159,9 @@ def _of_calls(status: Mapping[str, Any]) -> Iterator[Metric]:
             for row in status["routes"]
         ),
     )
-    # Those of a worker are named by its pid: a new series with each start.
-    queues = [row for row in status["queues"] if not row["name"].startswith("worker ")]
+    # Those of a worker are named by its pid, of a client by its id: new series with each start.
+    others = ("worker ", "client ")
+    queues = [row for row in status["queues"] if not row["name"].startswith(others)]
     for suffix, key, text in (
         ("depth", "depth", "What waits in a queue of the broker."),
         ("high_water", "highWater", "The most that ever waited in it."),

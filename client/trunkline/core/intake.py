@@ -29,6 +29,7 @@ class Intake:
 
     Attributes:
         expected: number of the next chunk that is lacking; all below it have arrived.
+        most_waiting: the most chunks that ever waited here.
         known_next: the highest number that anybody said was sent, at least `expected` when behind.
         consumed: chunks the application has consumed, in whole frames.
         consumed_bytes: cost of those frames.
@@ -49,6 +50,7 @@ class Intake:
         "consumed_bytes",
         "expected",
         "known_next",
+        "most_waiting",
         "progress_s",
         "waiting_chunks",
         "window_bytes",
@@ -59,7 +61,7 @@ class Intake:
         self.expected = self.known_next = 0
         self.consumed = self.consumed_bytes = 0
         self.window_chunks = self.window_bytes = 0
-        self.waiting_chunks = 0
+        self.waiting_chunks = self.most_waiting = 0
         self.progress_s = now_s
         self._behind_s = now_s
         self._credited = self._credited_bytes = 0
@@ -84,6 +86,13 @@ class Intake:
         self.waiting_chunks += count
         self.expected += count
         self.progress_s = now_s
+
+    def may_hold(self, waiting: int) -> bool:
+        """Tell whether so many chunks may wait here, more than ever before; it is a new mark."""
+        if waiting > MAX_WAITING_CHUNKS:
+            return False
+        self.most_waiting = waiting
+        return True
 
     def begin_at(self, position: int, before: list[StreamChunk], now_s: float) -> None:
         """Begin in the middle: everything below `position` is known, as the chunks `before`.

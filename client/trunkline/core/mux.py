@@ -7,7 +7,7 @@ call), `link` (the broker) and `questions`, holds back what a broker could not t
 
 from __future__ import annotations
 
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from typing import Final, assert_never
 
 from trunkline_protocol import limits
@@ -18,7 +18,6 @@ from trunkline_protocol.frames import (
     Accepted,
     Attach,
     Bye,
-    CallRef,
     Cancel,
     Done,
     Ended,
@@ -46,6 +45,7 @@ from trunkline_protocol.frames import (
 from trunkline_protocol.ids import CallId, ClientId, QueryId, StreamKey
 
 from trunkline.core.attached import AttachedStream
+from trunkline.core.confirmations import Confirmations
 from trunkline.core.drawn import DrawnIds
 from trunkline.core.effects import (
     NOTHING,
@@ -57,13 +57,16 @@ from trunkline.core.effects import (
     Left,
     Send,
 )
+from trunkline.core.intake import MAX_WAITING_CHUNKS
 from trunkline.core.link import Link, LinkPhase
 from trunkline.core.questions import Questions
+from trunkline.core.queues import TELL_EVERY_S, QueueStatistics, Unsent, to_wire
 from trunkline.core.readings import failure_from
 from trunkline.core.requests import CallRequest
 from trunkline.core.stream_state import Phase, StreamState
 
 _RESTATE_AT_ONCE: Final = 1000  # calls in one RESTATE: well below MAX_ENVELOPE_BYTES
+_HEAP_SLACK: Final = 1024  # entries of calls that are over or were looked at earlier
 _NEVER_S: Final = float("inf")
 ADAPTERS_UPDATED: Final = "adapters-updated"
 _LEFT: Final = LlmFailure("the client was closed; the call goes on", Code.ABORTED)
@@ -106,10 +109,10 @@ class Mux:
         self._calls: dict[CallId, StreamState] = {}
         self._by_key: dict[StreamKey, StreamState] = {}
         self._heap: list[tuple[float, CallId]] = []
-        self._done: list[CallRef] = []
-        self._done_at_s = _NEVER_S
-        self._done_sent_s = -_NEVER_S
+        self._done = Confirmations()
         self._told_epoch: int | None = None
+        self._unsent = Unsent()
+        self._queues_told_s = -_NEVER_S
         self.is_leaving = False
 
     # --- facts for the shell -------------------------------------------------------------------
@@ -134,9 +137,21 @@ class Mux:
         """Queries that wait for their answer."""
         return len(self._questions)
 
+    def queues(self) -> tuple[QueueStatistics, ...]:
+        """Return how full each queue is."""
+        waiting = [stream.intake for stream in self._calls.values()]
+        for intake in waiting:
+            self._unsent.note_chunks(intake.most_waiting)
+        deepest = max((intake.waiting_chunks for intake in waiting), default=0)
+        return (
+            *self._unsent.statistics(len(self._calls), deepest, MAX_WAITING_CHUNKS),
+            self._questions.statistics(),
+            self._done.statistics(),
+        )
+
     def next_deadline_s(self) -> float:
         """Return when `on_tick` must be called next; infinity for never."""
-        deadline_s = min(self._done_at_s, self._link.next_deadline_s())
+        deadline_s = min(self._done.due_s, self._link.next_deadline_s())
         heap = self._heap
         while heap and not self._is_scheduled(*heap[0]):
             heappop(heap)
@@ -160,23 +175,34 @@ class Mux:
             `MAX_OPEN_CALLS_PER_CLIENT`.
         """
         stream = self._new_stream(call, request, now_s)
-        return stream, self._begin(stream, now_s)
+        return stream, self._begin(stream, len(request.body), now_s)
 
-    def _begin(self, stream: StreamState, now_s: float) -> Effects:
-        if len(self._calls) >= limits.MAX_OPEN_CALLS_PER_CLIENT or self._link.has_given_up:
-            return stream.give_up(self._refusal())
+    def _begin(self, stream: StreamState, size_bytes: int, now_s: float) -> Effects:
+        refusal = self._refusal(size_bytes)
+        if refusal is not None:
+            return stream.give_up(refusal)
         self._calls[stream.call] = stream
         self._by_key[stream.stream_key] = stream
-        return self._absorb(stream, stream.speak(now_s), now_s)
+        self._unsent.note_calls(len(self._calls))
+        effects = self._absorb(stream, stream.speak(now_s), now_s)
+        if not stream.was_sent:
+            self._unsent.put(stream.call, size_bytes)
+        return effects
 
     def _new_stream(self, call: CallId, request: CallRequest, now_s: float) -> StreamState:
         return StreamState(call, request, self._drawn.stream_key(), now_s)
 
-    def _refusal(self) -> LlmFailure:
+    def _refusal(self, size_bytes: int) -> LlmFailure | None:
+        """Return why a new call can't even wait."""
         if self._link.has_given_up:
             return LlmFailure("the broker refuses this client", Code.TRANSPORT)
         bound = limits.MAX_OPEN_CALLS_PER_CLIENT
-        return LlmFailure(f"{bound} calls of this client are open already", Code.OVERLOADED)
+        if len(self._calls) >= bound:
+            return LlmFailure(f"{bound} calls of this client are open already", Code.OVERLOADED)
+        if not self._link.is_up and not self._unsent.has_room(size_bytes):
+            text = f"requests of {self._unsent.bytes} bytes wait for a broker already"
+            return LlmFailure(text, Code.OVERLOADED)
+        return None
 
     def attach(
         self, call: CallId, request: CallRequest, token: bytes, now_s: float
@@ -189,7 +215,7 @@ class Mux:
         stream = AttachedStream(call, request, self._drawn.stream_key(), now_s, token)
         if call in self._calls:
             return stream, stream.give_up(_HELD_HERE)
-        return stream, self._begin(stream, now_s)
+        return stream, self._begin(stream, len(request.body), now_s)
 
     def take(self, stream: StreamState, now_s: float) -> tuple[list[StreamChunk], Effects]:
         """Hand out the chunks of a call's next frame; those handed out before count as consumed.
@@ -234,7 +260,7 @@ class Mux:
             else:
                 effects.extend(self.cancel(stream, now_s))
         effects.extend(self._questions.give_up(Code.ABORTED, _CLOSED.message))
-        effects.extend(self._flush_done(now_s))
+        effects.extend(self._done.flush(now_s, can_send=self._link.is_up))
         if self._link.is_greeted:
             self.is_leaving = True
             # The second one comes from a stranger and is answered WHO: all else was read then.
@@ -270,9 +296,8 @@ class Mux:
                 self._schedule(stream, now_s)
             else:
                 effects.extend(self._absorb(stream, stream.speak(now_s), now_s))
-        effects.extend(_restates(told))
-        self._done_at_s = now_s if self._done else _NEVER_S
-        effects.extend(self._flush_done(now_s))
+        effects.extend(self._restates(told, now_s))
+        effects.extend(self._done.flush(now_s, can_send=self._link.is_up))
         return [*effects, BecameReady()]
 
     def _end_all(self, failure: LlmFailure) -> Effects:
@@ -397,6 +422,7 @@ class Mux:
         if frame.attempt != stream.attempt + is_next:
             return [Count("frames_of_other_attempts")]
         old_key = stream.stream_key
+        self._unsent.note_chunks(stream.intake.most_waiting)  # a retry begins with an empty one
         effects = self._told(stream, frame, now_s)
         if stream.stream_key != old_key:
             del self._by_key[old_key]
@@ -441,8 +467,8 @@ class Mux:
         if lateness_s > limits.LATE_TICK_S:
             self._link.extend(lateness_s)
         effects: list[Effect] = list(self._link.on_tick(self._drawn.nonce(), now_s))
-        if now_s >= self._done_at_s:
-            effects.extend(self._flush_done(now_s))
+        if now_s >= self._done.due_s:
+            effects.extend(self._done.flush(now_s, can_send=self._link.is_up))
         effects.extend(self._tick_calls(now_s))
         if len(self._questions):
             effects.extend(self._questions.on_tick(now_s, can_send=self._link.is_greeted))
@@ -466,7 +492,7 @@ class Mux:
             if self._link.is_up and stream.is_quiet(now_s):
                 quiet.append(stream.restated(now_s))
             effects.extend(self._absorb(stream, stream.on_tick(now_s), now_s))
-        return [*effects, *_restates(quiet)]
+        return [*effects, *self._restates(quiet, now_s)]
 
     def _is_scheduled(self, at_s: float, call: CallId) -> bool:
         """Whether an entry of the heap still counts: not closed since, nor scheduled anew."""
@@ -502,9 +528,9 @@ class Mux:
             if not isinstance(effect, Send):
                 out.append(effect)
             elif isinstance(effect.frame, Done):
-                self._add_done(effect.frame.calls, now_s)
-                if self._done_at_s <= now_s:
-                    out.extend(self._flush_done(now_s))
+                self._done.add(effect.frame.calls, now_s)
+                if self._done.due_s <= now_s:
+                    out.extend(self._done.flush(now_s, can_send=self._link.is_up))
             elif self._may_send(stream, effect.frame):
                 out.append(effect)
         return out
@@ -515,7 +541,9 @@ class Mux:
         match frame:
             case Open() | Attach():
                 may = link.is_up and not link.is_restarting
-                stream.was_sent |= may
+                if may and not stream.was_sent:
+                    stream.was_sent = True
+                    self._unsent.drop(stream.call)
                 return may
             case Resume():
                 return link.is_up and not link.is_probing
@@ -528,6 +556,8 @@ class Mux:
         self._calls.pop(stream.call, None)
         self._by_key.pop(stream.stream_key, None)
         stream.scheduled_s = _NEVER_S
+        self._unsent.drop(stream.call)
+        self._unsent.note_chunks(stream.intake.most_waiting)
 
     def _schedule(self, stream: StreamState, now_s: float) -> None:
         """Look at the call again at its next deadline; a later deadline is found out then.
@@ -540,34 +570,23 @@ class Mux:
         if at_s < stream.scheduled_s:
             stream.scheduled_s = at_s
             heappush(self._heap, (at_s, stream.call))
+            if len(self._heap) > 2 * len(self._calls) + _HEAP_SLACK:
+                self._heap = [one for one in self._heap if self._is_scheduled(*one)]
+                heapify(self._heap)
 
-    def _add_done(self, refs: tuple[CallRef, ...], now_s: float) -> None:
-        self._done.extend(refs)
-        if len(self._done) >= limits.MAX_LIST_ENTRIES:
-            self._done_at_s = now_s
-        elif self._done_at_s == _NEVER_S:
-            self._done_at_s = max(now_s, self._done_sent_s + limits.DONE_BATCH_S)
-
-    def _flush_done(self, now_s: float) -> Effects:
-        """Send what is in the batch; while no broker answers it waits (at most one list)."""
-        self._done_at_s = _NEVER_S
-        if not self._done or not self._link.is_up:
-            del self._done[: -limits.MAX_LIST_ENTRIES]
-            return NOTHING
-        refs, self._done = tuple(self._done[-limits.MAX_LIST_ENTRIES :]), []
-        self._done_sent_s = now_s
-        return [Send(Done(refs))]
+    def _restates(self, told: list[Restated], now_s: float) -> Effects:
+        """Return as few `RESTATE` frames as their size allows; now and then with the queues."""
+        queues = None
+        if told and now_s - self._queues_told_s >= TELL_EVERY_S:
+            self._queues_told_s = now_s
+            queues = to_wire(self.queues())
+        return [
+            Send(Restate(tuple(told[at : at + _RESTATE_AT_ONCE]), None if at else queues))
+            for at in range(0, len(told), _RESTATE_AT_ONCE)
+        ]
 
 
 def _may_be_left(stream: StreamState) -> bool:
     """Whether the broker lets a call go on when its client leaves: a detachable, accepted one."""
     is_held = stream.phase in {Phase.OPEN, Phase.TAIL}
     return stream.request.is_detachable and is_held and stream.has_position
-
-
-def _restates(told: list[Restated]) -> Effects:
-    """Return as few `RESTATE` frames as their size allows."""
-    return [
-        Send(Restate(tuple(told[at : at + _RESTATE_AT_ONCE])))
-        for at in range(0, len(told), _RESTATE_AT_ONCE)
-    ]

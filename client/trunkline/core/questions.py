@@ -11,6 +11,7 @@ from trunkline_protocol.ids import QueryId
 from trunkline_protocol.limits import MAX_OPEN_QUERIES_PER_CLIENT
 
 from trunkline.core.effects import NOTHING, Answered, Count, Effects, Send
+from trunkline.core.queues import QueueStatistics
 
 # These change something, so a broker that has not answered may have done it: never asked twice.
 _ONCE_ONLY: Final = frozenset(
@@ -30,6 +31,7 @@ class Questions:
 
     def __init__(self) -> None:
         self._waiting: dict[QueryId, _Waiting] = {}
+        self._high_water = 0
 
     def __len__(self) -> int:
         """Return how many wait."""
@@ -41,7 +43,13 @@ class Questions:
             message = f"{MAX_OPEN_QUERIES_PER_CLIENT} queries of this client are open already"
             return [Answered(query.query, b"", LlmFailure(message, Code.OVERLOADED))]
         self._waiting[query.query] = _Waiting(query, now_s + timeout_s, can_send)
+        self._high_water = max(self._high_water, len(self._waiting))
         return [Send(query)] if can_send else NOTHING
+
+    def statistics(self) -> QueueStatistics:
+        """Return how many wait, waited and may wait."""
+        bound = MAX_OPEN_QUERIES_PER_CLIENT
+        return QueueStatistics("questions", len(self._waiting), self._high_water, bound)
 
     def abandon(self, query: QueryId, *, can_send: bool) -> Effects:
         """Forget a query nobody waits for."""

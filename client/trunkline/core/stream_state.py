@@ -47,7 +47,7 @@ from trunkline.core.effects import (
     Send,
     Wake,
 )
-from trunkline.core.intake import MAX_WAITING_CHUNKS, Intake
+from trunkline.core.intake import Intake
 from trunkline.core.readings import finish_of, malformed, notice_of, offer_of, repeated, withdrawn
 from trunkline.core.requests import CallRequest, ServedBy
 
@@ -173,7 +173,8 @@ class StreamState:
         count = header.count - skip
         if count <= 0:
             return [Count("repeated_lane_frames")] if header.count else NOTHING
-        if intake.waiting_chunks + count > MAX_WAITING_CHUNKS:
+        waiting = intake.waiting_chunks + count
+        if waiting > intake.most_waiting and not intake.may_hold(waiting):
             return self._break(_CREDIT_IGNORED, now_s)
         try:
             chunks = chunks_from_arrays(decode_lane_arrays(frame, header.count))
@@ -529,8 +530,7 @@ class StreamState:
 
     def restated(self, now_s: float) -> Restated:
         """Return the entry for `RESTATE`; the next one is due after twice the time."""
-        intake = self.intake
-        intake.note_credited()
+        (intake := self.intake).note_credited()
         self._quiet_s = min(2 * self._quiet_after_s, QUIET_MAX_S)
         self._restated_s = now_s
         return Restated(

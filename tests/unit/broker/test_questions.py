@@ -10,7 +10,7 @@ from trunkline_protocol import frames
 from trunkline_protocol.codec import pack_body, unpack_body
 from trunkline_protocol.ids import ClientId, LeaseId
 
-from tests.support.broker_rig import Rig, RigClient, RigWorker, a_pool, only
+from tests.support.broker_rig import Rig, RigClient, RigWorker, a_pool, only, status_of
 
 LEASE = LeaseId(b"L" * 16)
 
@@ -283,3 +283,47 @@ def test_a_used_or_foreign_lease_is_no_dead_client_s() -> None:
     assert rig.hub.lease_clients == {}
     client.die()
     assert worker.got(frames.Query) == []
+
+
+def test_arguments_of_questions_that_wait_count_with_calls_that_wait() -> None:
+    """All together have one bound; one that was put to its worker counts no more."""
+    rig = Rig(a_pool(start_timeout_s=100.0), queue_bytes=100)
+    client = rig.a_client()
+    client.query("resolveModelInfo", "x" * 60, provider="p", timeout_ms=50_000)
+    held = rig.hub.queued_bytes
+    assert 60 < held < 70
+    client.query("resolveModelInfo", "x" * 60, provider="p", timeout_ms=50_000)
+    assert client.answer()["code"] == "OVERLOADED"
+    client.open(body=bytes(60))
+    assert client.failure()["code"] == "OVERLOADED"
+    assert rig.hub.queued_bytes == held
+    worker = rig.a_worker()
+    assert rig.hub.queued_bytes == 0
+    (asked,) = worker.got(frames.Query)
+    assert len(asked.body) == held
+    rig.check()
+
+
+def test_a_withdrawn_question_gives_its_room_back() -> None:
+    rig = Rig(a_pool(start_timeout_s=100.0))
+    client = rig.a_client()
+    query = client.query("resolveModelInfo", "x" * 60, provider="p", timeout_ms=50_000)
+    assert rig.hub.queued_bytes
+    client.say(frames.QueryCancel(query.query))
+    assert rig.hub.queued_bytes == 0
+    client.query("resolveModelInfo", "x" * 60, provider="p", timeout_ms=1000)
+    rig.wait(1.0)
+    assert client.answer()["code"] == "TIMEOUT"
+    assert rig.hub.queued_bytes == 0
+
+
+def test_a_worker_is_asked_no_more_than_it_may_be() -> None:
+    """Whoever asks."""
+    rig, client, worker = a_rig(max_queries_per_worker=2)
+    for asker in (client, rig.a_client()):
+        asker.query("listModels", provider="p")
+        assert worker.got(frames.Query)
+    client.query("listModels", provider="p")
+    assert client.answer()["code"] == "OVERLOADED"
+    (row,) = [row for row in status_of(rig)["queues"] if row["name"].endswith("queries")][-1:]
+    assert (row["depth"], row["highWater"], row["bound"]) == (2, 2, 2)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 
 from trunkline_broker.core.specs import RestartSpec
+from trunkline_protocol import frames
 
-from tests.support.broker_rig import NORMAL, Rig, a_pool, only, status_of
+from tests.support.broker_rig import NORMAL, Rig, a_pool, done, only, status_of
 
 
 def test_an_idle_broker() -> None:
@@ -77,10 +78,45 @@ def test_what_a_worker_says_of_its_queues_is_shown_as_far_as_it_is_numbers() -> 
     for load in ({}, {"queues": 3}, {"queues": {"keptBytes": "x"}}, {"queues": said}):
         worker.beat(load=load)
         rows = [row for row in status_of(rig)["queues"] if row["name"].startswith("worker ")]
+        assert rows.pop(0)["name"].endswith(" queries")  # which the broker itself knows
         assert len(rows) == (load == {"queues": said})
     (row,) = rows
     assert row["name"].endswith(" kept bytes")
     assert (row["depth"], row["highWater"], row["bound"]) == (5, 9, 20)
+
+
+def test_what_a_client_says_of_its_queues_is_shown_as_far_as_it_is_numbers() -> None:
+    """By the name of the client, and not too much of it."""
+    rig = Rig(a_pool())
+    client = rig.a_client()
+    for queues, shown in (
+        (None, []),
+        ({"chunks": [3, 9, 2048], "x": 7, "y": [1, 2], "z": [1, -2, True]}, [(3, 9, 2048)]),
+        ({f"{number}" * 100: [1, 1, 1] for number in range(99)}, [(1, 1, 1)] * 16),
+        (None, [(1, 1, 1)] * 16),  # the last word holds
+    ):
+        client.say(frames.Restate((), queues))
+        rows = [row for row in status_of(rig)["queues"] if row["name"].startswith("client ")]
+        assert [(row["depth"], row["highWater"], row["bound"]) for row in rows] == shown
+        assert all(row["name"].startswith(f"client {client.id.hex()[:8]} rig ") for row in rows)
+        assert all(len(row["name"]) < 100 for row in rows)
+
+
+def test_tables_have_a_bound_too() -> None:
+    rig = Rig(a_pool())
+    worker = rig.a_worker()
+    clients = [rig.a_client(), rig.a_client()]
+    opened = clients[0].open()
+    clients[1].die()
+    worker.end(opened)
+    clients[0].say(done(opened))
+    tables = {row["name"]: row for row in status_of(rig)["tables"]}
+    assert {name: (row["depth"], row["highWater"]) for name, row in tables.items()} == {
+        "calls": (0, 1),
+        "clients": (1, 2),
+        "workers": (1, 1),
+    }
+    assert [row["bound"] for row in tables.values()] == [65_536, 4096, 256]
 
 
 def test_routes_that_are_paused_starting_or_down() -> None:

@@ -450,7 +450,9 @@ def test_what_is_held_in_memory_is_told() -> None:
     assert queues["waitingChunks"] == 1
     assert 0 < queues["keptBytes"] < COST
     assert queues["keptHighWater"] == queues["keptBytes"] <= queues["keptBound"]
-    assert (queues["waitingItems"], queues["waitingHighWater"], queues["waitingBound"]) == (1, 1, 1)
+    assert (queues["waitingItems"], queues["waitingHighWater"]) == (1, 1)
+    assert queues["waitingBound"] == 2 * calls_module.MAX_OPEN_CALLS_PER_WORKER
+    assert (queues["callsCount"], queues["callsHighWater"]) == (1, 1)
 
 
 def test_an_attempt_is_not_reported_before_its_end() -> None:

@@ -69,7 +69,8 @@ class WorkerCalls:
     def __init__(self) -> None:
         self._held: dict[_Key, Attempt] = {}
         self._tails: OrderedDict[_Key, Attempt] = OrderedDict()  # those of _held in TAIL
-        self._kept_high_water = self._waiting_high_water = 0
+        self._kept_high_water = self._kept_bound = self._waiting_high_water = 0
+        self._high_water = 0  # the most attempts that were ever held
         self._gone: OrderedDict[_Key, _Gone] = OrderedDict()  # the longest unheard of first
 
     # --- facts for the shell and for REGISTER, HEARTBEAT ---------------------------------------
@@ -99,24 +100,29 @@ class WorkerCalls:
         return len(self._tails)
 
     def queues(self) -> dict[str, int]:
-        """Return what is held in memory: chunks that wait for credit, bytes that may be resent.
+        """Return what is held: attempts, items that wait for credit, bytes that may be resent.
 
-        Both also with the most that was ever found here, and with their bounds: of each attempt
-        one item of its adapter waits, and its window is kept (which one chunk may overdraw).
+        All with the most that was ever found, and with their bounds: of each attempt one item of
+        its adapter waits, and its window is kept (which one chunk may overdraw); the windows of all
+        are counted where they were most.
         """
         held = self._held.values()
         kept = sum(found.kept_bytes for found in held)
         waiting = sum(found.pending_count > 0 for found in held)
         self._kept_high_water = max(self._kept_high_water, kept)
+        self._kept_bound = max(self._kept_bound, sum(found.window_bytes for found in held))
         self._waiting_high_water = max(self._waiting_high_water, waiting)
         return {
             "waitingChunks": sum(found.pending_count for found in held),
             "waitingItems": waiting,
             "waitingHighWater": self._waiting_high_water,
-            "waitingBound": len(held),
+            "waitingBound": 2 * MAX_OPEN_CALLS_PER_WORKER,
             "keptBytes": kept,
             "keptHighWater": self._kept_high_water,
-            "keptBound": sum(found.window_bytes for found in held),
+            "keptBound": self._kept_bound,
+            "callsCount": len(self._held),
+            "callsHighWater": self._high_water,
+            "callsBound": 2 * MAX_OPEN_CALLS_PER_WORKER,  # as many that run, and as many tails
         }
 
     def progress(self) -> tuple[Progress, ...]:
@@ -179,6 +185,7 @@ class WorkerCalls:
         if gone is not None:
             return self._again(key, gone, now_s)
         found = self._held[key] = Attempt(start, now_s)
+        self._high_water = max(self._high_water, len(self._held))
         if self.running_count > MAX_OPEN_CALLS_PER_WORKER:
             finish = Finish(FinishReason("error", _FULL))
             return self.on_finish(start.call, start.attempt, finish, None, now_s)

@@ -46,6 +46,7 @@ from trunkline_workers.core.effects import (
     Stop,
     TakeReply,
 )
+from trunkline_workers.core.leases import MAX_LEASES
 from trunkline_workers.core.link import EXIT_OK, BrokerLink, RegistrationSet, WorkerIdentity
 from trunkline_workers.core.load import CallMeter, LoadMeter
 
@@ -74,6 +75,7 @@ class WorkerCore:
         self.load = LoadMeter()
         self._lease_ids = lease_ids
         self._lease_holders = lease_holders
+        self._leases_high_water = 0  # as far as ticks have seen
         self._meters: dict[tuple[CallId, int], CallMeter] = {}
         self._leave_by_s: float | None = None  # set: it leaves as soon as it holds nothing
 
@@ -218,12 +220,20 @@ class WorkerCore:
             return [*effects, *_leave()]
         if not self.link.is_registered:
             return [*effects, *self.on_connected()]
+        leases = len(self._lease_ids())
+        self._leases_high_water = max(self._leases_high_water, leases)
+        queues = {
+            **self.calls.queues(),
+            "leasesCount": leases,
+            "leasesHighWater": self._leases_high_water,
+            "leasesBound": MAX_LEASES,
+        }
         load = {
             **figures,
             "running": self.calls.running_count,
             "tails": self.calls.tail_count,
-            "leases": len(self._lease_ids()),
-            "queues": self.calls.queues(),
+            "leases": leases,
+            "queues": queues,
             "routes": self.load.to_dict(),
         }
         return [*effects, SendControl(Heartbeat(self.calls.progress(), load))]

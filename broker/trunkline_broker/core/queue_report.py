@@ -1,0 +1,91 @@
+"""Every queue and table that others can fill, as rows of the status document.
+
+Queues are empty when nobody wants anything; tables hold what there is.
+
+Each row has depth, high-water mark and bound; docs/operating.md has the table of them all, with the
+rule that holds at each bound. What clients and workers say of their own queues comes from them, so
+it is checked to be numbers and believed no further.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, cast
+
+from trunkline_broker.core.answers import Answers
+from trunkline_broker.core.clients import Client
+from trunkline_broker.core.hub import Hub
+from trunkline_broker.core.questions import Questions
+from trunkline_broker.core.uploads import MAX_HELD, Uploads
+from trunkline_broker.core.workers import Worker
+
+_MOST_OF_A_CLIENT: Final = 16  # rows
+_LONGEST_NAME: Final = 64
+
+Row = dict[str, object]
+
+
+def queues(hub: Hub, questions: Questions, answers: Answers, uploads: Uploads) -> list[Row]:
+    """Return a row for each queue of the broker's core, of its workers and of its clients."""
+    spec = hub.spec
+    return [
+        *(_row(f"route {key}", len(g.queue), g.high_water, g.bound) for key, g in hub.gates),
+        _row("queued bytes", hub.queued_bytes, hub.queued_bytes_high_water, spec.queue_bytes),
+        _row(
+            "queries",
+            len(questions),
+            questions.high_water,
+            spec.max_clients * spec.max_queries_per_client,
+        ),
+        _row("held queries", answers.held_count, answers.held_high_water, spec.max_clients),
+        _row("held uploads", uploads.held_count, uploads.held_high_water, MAX_HELD),
+        _row("claims", len(hub.claims), hub.claims_high_water, spec.max_calls),
+        _row("unsettled calls", len(hub.unsettled), hub.unsettled_high_water, spec.max_calls),
+        *(row for worker in hub.workers for row in _of_worker(hub, worker)),
+        *(row for client in hub.clients for row in _of_client(client)),
+    ]
+
+
+def tables(hub: Hub) -> list[Row]:
+    """Return a row for each table of the broker's core."""
+    spec = hub.spec
+    return [
+        _row("calls", len(hub.calls), hub.calls.high_water, spec.max_calls),
+        _row("clients", len(hub.clients), hub.clients.high_water, spec.max_clients),
+        _row("workers", len(hub.workers), hub.workers.high_water, spec.max_workers),
+    ]
+
+
+def _row(name: str, depth: int, high_water: int, bound: int) -> Row:
+    return {"name": name, "depth": depth, "highWater": high_water, "bound": bound}
+
+
+def _of_worker(hub: Hub, worker: Worker) -> Iterator[Row]:
+    """Return what is known of a worker's queues, and what it said with its last heartbeat."""
+    name = f"worker {worker.pool}/{worker.slot} pid {worker.pid}"
+    most = hub.spec.max_queries_per_worker
+    yield _row(f"{name} queries", len(worker.queries), worker.queries_high_water, most)
+    given = worker.load.get("queues")
+    said: Mapping[str, Any] = cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {}
+    for key, what, text in (
+        ("kept", "Bytes", "kept bytes"),
+        ("waiting", "Items", "waiting items"),
+        ("calls", "Count", "calls"),
+        ("leases", "Count", "leases"),
+    ):
+        figures = [said.get(f"{key}{each}") for each in (what, "HighWater", "Bound")]
+        yield from _said(f"{name} {text}", figures)
+
+
+def _of_client(client: Client) -> Iterator[Row]:
+    """Return what a client said of its queues when its calls were last quiet."""
+    name = f"client {client.id.hex()[:8]} {client.name}".rstrip()
+    for key, figures in list(client.queues.items())[:_MOST_OF_A_CLIENT]:
+        if isinstance(figures, list | tuple):
+            yield from _said(f"{name} {key[:_LONGEST_NAME]}", list(cast("list[Any]", figures)))
+
+
+def _said(name: str, figures: list[Any]) -> Iterator[Row]:
+    """Return a row of three numbers that a peer gave; nothing of anything else."""
+    if len(figures) == 3 and all(type(figure) is int and figure >= 0 for figure in figures):
+        yield _row(name, *figures)

@@ -1,0 +1,90 @@
+"""How full the client's queues are: what each holds, the most it ever held, the most it may hold.
+
+Bookkeeping only; `mux` says what happens. What waits for the application is marked where it is put
+(`intake`), since a second count of every frame would cost what it shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from trunkline_protocol import limits
+from trunkline_protocol.ids import CallId
+
+MAX_UNSENT_BYTES: Final = 256 * 1024 * 1024  # requests that no broker has taken; as a broker's own
+TELL_EVERY_S: Final = 1.0
+
+
+class QueueStatistics(NamedTuple):
+    """One queue of a client.
+
+    Attributes:
+        name: `calls` (open ones), `unsent calls` and `unsent bytes` (no broker took them yet),
+            `questions` (unanswered), `chunks` (not read yet, of the fullest stream),
+            `confirmations` (of ends, that go out together).
+        depth: what is in it now.
+        high_water: the most that ever was.
+        bound: the most that may be; what comes then is refused (`OVERLOADED`), or, for chunks, is
+            not sent by the worker.
+    """
+
+    name: str
+    depth: int
+    high_water: int
+    bound: int
+
+
+class Unsent:
+    """Calls that wait for a broker, and the high-water marks of all that is counted by call.
+
+    Attributes:
+        bytes: of the requests that wait.
+    """
+
+    __slots__ = ("_bytes_high", "_calls_high", "_chunks_high", "_high", "_waiting", "bytes")
+
+    def __init__(self) -> None:
+        self._waiting: dict[CallId, int] = {}
+        self.bytes = 0
+        self._high = self._bytes_high = self._calls_high = self._chunks_high = 0
+
+    def has_room(self, size_bytes: int) -> bool:
+        """Tell whether one more request may wait."""
+        return self.bytes + size_bytes <= MAX_UNSENT_BYTES
+
+    def put(self, call: CallId, size_bytes: int) -> None:
+        """Take note of a call that waits."""
+        self._waiting[call] = size_bytes
+        self.bytes += size_bytes
+        self._high = max(self._high, len(self._waiting))
+        self._bytes_high = max(self._bytes_high, self.bytes)
+
+    def drop(self, call: CallId) -> None:
+        """Take note that a call was sent, or is over."""
+        self.bytes -= self._waiting.pop(call, 0)
+
+    def note_calls(self, count: int) -> None:
+        """Take note of how many calls are open."""
+        if count > self._calls_high:
+            self._calls_high = count
+
+    def note_chunks(self, most: int) -> None:
+        """Take note of the most that ever waited in one stream."""
+        if most > self._chunks_high:
+            self._chunks_high = most
+
+    def statistics(self, calls: int, chunks: int, max_chunks: int) -> tuple[QueueStatistics, ...]:
+        """Return what is known here; `calls` are open, `chunks` wait in the fullest stream."""
+        most = limits.MAX_OPEN_CALLS_PER_CLIENT
+        return (
+            QueueStatistics("calls", calls, self._calls_high, most),
+            QueueStatistics("unsent calls", len(self._waiting), self._high, most),
+            QueueStatistics("unsent bytes", self.bytes, self._bytes_high, MAX_UNSENT_BYTES),
+            QueueStatistics("chunks", chunks, max(chunks, self._chunks_high), max_chunks),
+        )
+
+
+def to_wire(queues: tuple[QueueStatistics, ...]) -> Mapping[str, object]:
+    """Return what `RESTATE` tells of the queues."""
+    return {queue.name: [queue.depth, queue.high_water, queue.bound] for queue in queues}
