@@ -75,7 +75,7 @@ def states(done: subprocess.CompletedProcess[str]) -> dict[str, str]:
 
 
 async def test_doctor_finds_what_is_wrong_and_says_the_fix(tmp_path: Path) -> None:
-    """One line each: a key file that others read, a missing variable, a closed port, no adapter."""
+    """One line each: an open key file, a missing variable, a closed port, no adapter, an option."""
     key = tmp_path / "key"
     key.write_text("sk-0123456789abcdef")
     key.chmod(0o644)
@@ -89,6 +89,9 @@ async def test_doctor_finds_what_is_wrong_and_says_the_fix(tmp_path: Path) -> No
         env = ["NO_SUCH_KEY"]
         [worker.absent]
         adapter = "no_such_module:Adapter"
+        [worker.misspelt]
+        adapter = "chat_completions"
+        options = {{ baseURL = "http://127.0.0.1:1/v1", requireKey = false }}
         [worker.bare]
         adapter = "scripted"
         python = "venvs/bare"
@@ -103,6 +106,9 @@ async def test_doctor_finds_what_is_wrong_and_says_the_fix(tmp_path: Path) -> No
     assert "export NO_SUCH_KEY" in found["worker unset: variable NO_SUCH_KEY is not set here"]
     (absent,) = (text for text in found if text.startswith("worker absent: "))
     assert "no module" in absent
+    (misspelt,) = (text for text in found if text.startswith("worker misspelt: "))
+    assert misspelt.endswith("options: baseURL: unknown option; did you mean baseUrl?")
+    assert "[worker.misspelt.options]" in found[misspelt]
     (bare,) = (text for text in found if text.startswith("worker bare: "))
     assert found[bare] == "trunkline setup bare"
     assert all("\n" not in text + fix and fix for text, fix in found.items())

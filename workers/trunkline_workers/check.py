@@ -2,8 +2,8 @@
 
 The target leads to a subject: an async context manager named `contract_subject` in the module that
 is named, in the module of the adapter that is named, or in a `contract` module beside it. With
-`--load` the adapter is only found and imported, which is how `trunkline doctor` asks an interpreter
-whether it could serve.
+`--load` the adapter is only found and imported, with `--worker` also made with the name and options
+of a worker, as JSON on stdin: so `trunkline doctor` asks an interpreter whether it could serve.
 """
 
 from __future__ import annotations
@@ -12,13 +12,17 @@ import argparse
 import asyncio
 import importlib
 import json
+import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+from trunkline_protocol.failure import LlmError
+
+from trunkline_workers.adapter import AdapterContext
 from trunkline_workers.loader import (
     BUILTIN,
     AdapterNotFoundError,
@@ -40,6 +44,7 @@ SUBJECT: Final = "contract_subject"
 EXIT_HOLDS: Final = 0
 EXIT_BROKEN: Final = 1
 EXIT_NOTHING: Final = 2  # no adapter or no subject: nothing was checked
+EXIT_OPTIONS: Final = 3  # the adapter is there and refuses the options of its worker
 _MARKS: Final = {HOLDS: "holds", BROKEN: "BROKEN", NOT_SHOWN: "not shown"}
 
 SubjectFactory = Callable[[], AbstractAsyncContextManager[Subject]]
@@ -142,19 +147,53 @@ def report(verdicts: Sequence[Verdict]) -> str:
     return "\n".join(lines)
 
 
+def load(target: str, worker: Mapping[str, Any]) -> None:
+    """Find an adapter and make it, without opening it.
+
+    Args:
+        target: as in a worker's section.
+        worker: `name` and `options` of the worker; empty: it is only found.
+
+    Raises:
+        AdapterNotFoundError: there is none.
+        LlmError: it says that it cannot serve.
+        _OptionsError: it refuses the options.
+        Exception: what importing it raises.
+    """
+    adapter = load_entry(target).adapter
+    if adapter is None or not worker:
+        return
+    context = AdapterContext(worker["name"], options=worker["options"], environ=os.environ)
+    try:
+        adapter.create(context)
+    except ValueError as exc:
+        raise _OptionsError(str(exc)) from exc
+
+
+class _OptionsError(Exception):
+    """The options of a worker are wrong; the text names the key and what is allowed."""
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Check one target; returns 0 if nothing is broken, 1 if something is, 2 if nothing ran."""
+    """Check one target; returns 0 if nothing is broken, 1 if something is, 2 if nothing ran.
+
+    With `--load --worker` 3 if the options are refused.
+    """
     parser = argparse.ArgumentParser(prog="trunkline adapter check")
     parser.add_argument("target")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--load", action="store_true")
+    parser.add_argument("--worker", action="store_true")
     given = parser.parse_args(arguments)
     try:
         if given.load:
-            load_entry(given.target)
+            load(given.target, json.load(sys.stdin) if given.worker else {})
             return EXIT_HOLDS
         verdicts = asyncio.run(judge(find_subject(given.target)))
-    except (NoSubjectError, AdapterNotFoundError, ImportError) as exc:
+    except _OptionsError as exc:
+        sys.stderr.write(f"{exc}\n")
+        return EXIT_OPTIONS
+    except (NoSubjectError, AdapterNotFoundError, ImportError, LlmError) as exc:
         sys.stderr.write(f"{exc}\n")
         return EXIT_NOTHING
     if given.json:

@@ -7,6 +7,7 @@ them.
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import shutil
@@ -31,12 +32,15 @@ from trunkline_broker.core.specs import PoolSpec
 from trunkline_broker.environment import EnvironmentFileError, worker_environment
 from trunkline_broker.onboarding import PROVIDERS, KnownProvider, aws_region, has_local_model
 from trunkline_broker.paths import PASSABLE_DIR_MODE
+from trunkline_broker.secret_options import revealed
 from trunkline_broker.users import UserError, Users
 
 OK: Final = "ok"
 NOTE: Final = "note"
 WRONG: Final = "wrong"
 
+_OPTIONS: Final = "options"
+_REFUSED_OPTIONS: Final = 3  # exit code of `trunkline_workers.check --load`
 LOAD_S: Final = 60.0  # of an adapter with a heavy library, on a busy machine
 REACH_S: Final = 3.0
 MIN_FREE_MIB: Final = 16
@@ -175,11 +179,13 @@ def _private_files(where: str, spec: PoolSpec) -> Iterator[Finding]:
 
 def load_problem(spec: PoolSpec, environ: Mapping[str, str]) -> str:
     """Ask the worker's interpreter for its adapter; returns what is wrong, empty if nothing is."""
-    command = [spec.python or sys.executable, "-m", "trunkline_workers.check", "--load"]
+    python = spec.python or sys.executable
+    command = [python, "-m", "trunkline_workers.check", "--load", "--worker"]
     try:
         done = subprocess.run(  # noqa: S603  # the interpreter of the configuration
             [*command, spec.adapter],
             env=dict(environ),
+            input=json.dumps({"name": spec.name, "options": revealed(spec.options)}),
             capture_output=True,
             text=True,
             timeout=LOAD_S,
@@ -190,15 +196,24 @@ def load_problem(spec: PoolSpec, environ: Mapping[str, str]) -> str:
     except OSError as exc:
         return f"its interpreter can't be run: {exc.strerror}"
     lines = [line for line in done.stderr.splitlines() if line.strip()]
-    return "" if done.returncode == 0 else (lines or ["it ended without a word"])[-1]
+    if done.returncode == 0:
+        return ""
+    last = (lines or ["it ended without a word"])[-1]
+    if "did you mean" in last:
+        last = last.partition("; allowed: ")[0]
+    return f"{_OPTIONS}: {last}" if done.returncode == _REFUSED_OPTIONS else last
 
 
 def load_fix(spec: PoolSpec, problem: str) -> str:
     """Return what to do about an adapter that does not load; `problem`: of `load_problem`."""
     if problem.startswith("no adapter "):
         return f"correct adapter in [worker.{spec.name}], then trunkline reload"
+    if problem.startswith(f"{_OPTIONS}: "):
+        return f"correct it in [worker.{spec.name}.options], then trunkline reload"
     if spec.python:
         return f"trunkline setup {spec.name}"
+    if "pip install " in problem:  # it says so itself
+        return f"pip install {problem.rpartition('pip install ')[2]}, then trunkline restart"
     return f'name what it needs in requires, python = "venvs/{spec.name}", trunkline setup'
 
 

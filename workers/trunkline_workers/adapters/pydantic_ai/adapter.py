@@ -32,7 +32,7 @@ from trunkline_workers.adapters.pydantic_ai.comments import CommentFilter
 from trunkline_workers.adapters.pydantic_ai.config import AdapterConfig, ModelFacts, read_config
 from trunkline_workers.adapters.pydantic_ai.exchange import Exchange, current_exchange
 from trunkline_workers.adapters.pydantic_ai.failures import cut_short, failure_of
-from trunkline_workers.adapters.pydantic_ai.models import Models
+from trunkline_workers.adapters.pydantic_ai.models import Models, missing
 from trunkline_workers.adapters.pydantic_ai.replay import ReplayScope
 from trunkline_workers.adapters.pydantic_ai.request import (
     LibraryRequest,
@@ -79,8 +79,16 @@ class PydanticAiAdapter(LlmAdapter):
 
     @classmethod
     def create(cls, context: AdapterContext) -> PydanticAiAdapter:
-        """Build the adapter from the worker's options."""
-        return cls(read_config(context.options, context.environ), context)
+        """Build the adapter from the worker's options.
+
+        Raises:
+            ValueError: an option is wrong; the text names it.
+            LlmError: `INVALID_ADAPTER`: the library is not installed for this provider.
+        """
+        config = read_config(context.options, context.environ)
+        if text := missing(config.profile):
+            raise LlmError.of(text, Code.INVALID_ADAPTER)
+        return cls(config, context)
 
     @property
     def connections_in_use(self) -> int:

@@ -6,6 +6,7 @@ The library is imported here alone, and only the part a profile needs; it takes 
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
@@ -20,10 +21,22 @@ from trunkline_workers.adapters.pydantic_ai.converse import (
     new_client,
     signature_v4,
 )
+from trunkline_workers.adapters.pydantic_ai.profiles import Profile
 from trunkline_workers.adapters.pydantic_ai.transport import bridged_client
 
 _CACHED_MAX: Final = 256  # models of one worker; keys rotate, so old ones go
 _NO_KEY: Final = "no-key"  # for models that are only asked about themselves, or signed otherwise
+# What the library's extras install, by the name of its module.
+_PACKAGES: Final[Mapping[str, str]] = MappingProxyType(
+    {
+        "anthropic": "anthropic",
+        "bedrock": "boto3",
+        "google": "google.genai",
+        "groq": "groq",
+        "mistral": "mistralai",
+        "openai": "openai",
+    }
+)
 _CONVERSE: Final = "bedrock-converse"
 
 
@@ -31,6 +44,17 @@ def part(path: str) -> Any:
     """Return `module:name` of the library; typed loosely, since it need not be installed."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
+
+
+def missing(profile: Profile) -> str:
+    """Say what is not installed here that a profile needs; empty if all is. Imports nothing."""
+    for name in ("pydantic_ai", _PACKAGES[profile.extra]):
+        if importlib.util.find_spec(name.partition(".")[0]) is None:
+            return (
+                f"{name} is not installed; install it into this worker's interpreter:"
+                f" pip install 'pydantic-ai-slim[{profile.extra}]'"
+            )
+    return ""
 
 
 class Models:
