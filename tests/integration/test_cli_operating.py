@@ -47,7 +47,21 @@ def broker() -> Iterator[BrokerProcess]:
 
 @pytest.mark.parametrize(
     "name",
-    ["top", "logs", "usage", "call", "completion", "config check", "config show", "config schema"],
+    [
+        "top",
+        "logs",
+        "usage",
+        "call",
+        "completion",
+        "config check",
+        "config show",
+        "config schema",
+        "keys server",
+        "keys client",
+        "keys worker",
+        "keys list",
+        "keys remove",
+    ],
 )
 def test_help_has_an_example(name: str) -> None:
     """Each command shows how it is used."""
@@ -230,6 +244,22 @@ def test_no_color_is_obeyed_on_a_terminal(tmp_path: Path, has_colours: bool) -> 
     assert bool(re.search(r"\x1b\[[0-9;]*3[0-7]m", told)) is has_colours
     piped = trunkline("config", "check", environ=environ)
     assert "\x1b" not in piped.stdout + piped.stderr
+
+
+# --- keys -----------------------------------------------------------------------------------
+
+
+def test_who_is_let_in_is_listed_for_people_and_scripts(tmp_path: Path) -> None:
+    environ = variables(HOME=str(tmp_path), XDG_CONFIG_HOME=str(tmp_path))
+    done = trunkline("keys", "list", environ=environ)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "nobody is let in" in done.stderr
+    file = str(tmp_path / "laptop.key")
+    for arguments in (["server"], ["client", "laptop", "--out", file]):
+        assert trunkline("keys", *arguments, environ=environ).returncode == 0
+    (row,) = json.loads(trunkline("keys", "list", "--json", environ=environ).stdout)
+    assert (row["kind"], row["name"], len(row["key"])) == ("client", "laptop", 40)
+    assert row["key"] in trunkline("keys", "list", environ=environ).stdout
 
 
 # --- completion -----------------------------------------------------------------------------

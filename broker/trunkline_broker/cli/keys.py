@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from trunkline_broker.cli.exits import ExitCode
-from trunkline_broker.cli.terminal import fail, out
+from trunkline_broker.cli.terminal import err, fail, out, print_json
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -24,7 +24,11 @@ File = Annotated[Path | None, typer.Option("--out", "-o", help="File to write; m
 
 @app.command()
 def server(config: Config = None) -> None:
-    """Make the broker's own pair; needed once."""
+    """Make the broker's own pair; needed once.
+
+    \b
+      trunkline keys server
+    """
     from trunkline_broker.key_files import KeyFileError, make_server
 
     directory = _directory(config)
@@ -58,19 +62,41 @@ def worker(name: str, file: File = None, config: Config = None) -> None:
 
 
 @app.command("list")
-def list_keys(config: Config = None) -> None:
-    """List who is let in."""
+def list_keys(
+    config: Config = None,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List who is let in, with their public keys.
+
+    \b
+      trunkline keys list
+      trunkline keys list --json | jq -r '.[].name'
+    """
     from trunkline_broker.security import listed
 
     directory = _directory(config)
-    for kind in ("clients", "workers"):
-        for name, key in listed(directory / kind):
-            out().print(f"{kind[:-1]:7} {name:24} {key}", markup=False)
+    rows = [
+        {"kind": kind, "name": name, "key": key}
+        for kind in ("client", "worker")
+        for name, key in listed(directory / f"{kind}s")
+    ]
+    if as_json:
+        print_json(rows)
+        return
+    if not rows:
+        err().print(f"nobody is let in by {directory}", style="dim", markup=False)
+    for row in rows:
+        out().print(f"{row['kind']:7} {row['name']:24} {row['key']}", markup=False)
 
 
 @app.command()
 def remove(kind: str, name: str, config: Config = None) -> None:
-    """Let a client or worker in no more; KIND is `client` or `worker`."""
+    """Let a client or worker in no more; KIND is `client` or `worker`.
+
+    \b
+      trunkline keys remove client laptop
+    """
     from trunkline_broker.key_files import KeyFileError, remove_peer
 
     if kind not in {"client", "worker"}:
