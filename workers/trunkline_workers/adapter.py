@@ -78,6 +78,7 @@ class LlmAdapter(ABC):
 
         Raises:
             ValueError: the options are wrong; the text names the key and what is allowed.
+            ImportError: a package that it needs is missing; the text says how to install it.
         """
         del context
         return cls()

@@ -20,8 +20,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-from trunkline_protocol.failure import LlmError
-
 from trunkline_workers.adapter import AdapterContext
 from trunkline_workers.loader import (
     BUILTIN,
@@ -156,8 +154,8 @@ def load(target: str, worker: Mapping[str, Any]) -> None:
 
     Raises:
         AdapterNotFoundError: there is none.
-        LlmError: it says that it cannot serve.
         _OptionsError: it refuses the options.
+        ImportError: a package that it needs is missing.
         Exception: what importing it raises.
     """
     adapter = load_entry(target).adapter
@@ -193,7 +191,7 @@ def main(arguments: Sequence[str]) -> int:
     except _OptionsError as exc:
         sys.stderr.write(f"{exc}\n")
         return EXIT_OPTIONS
-    except (NoSubjectError, AdapterNotFoundError, ImportError, LlmError) as exc:
+    except (NoSubjectError, AdapterNotFoundError, ImportError) as exc:
         sys.stderr.write(f"{exc}\n")
         return EXIT_NOTHING
     if given.json:

@@ -8,7 +8,6 @@ import json
 from typing import Any
 
 import pytest
-from trunkline_protocol.failure import Code, LlmError
 from trunkline_workers import check
 from trunkline_workers.adapter import AdapterContext
 from trunkline_workers.adapters.pydantic_ai.adapter import PydanticAiAdapter
@@ -59,8 +58,7 @@ def test_a_missing_library_is_named_with_its_extra(
     extra = PROFILES[profile].extra
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: name == "pydantic_ai" or None)
     assert f"pip install 'pydantic-ai-slim[{extra}]'" in missing(PROFILES[profile])
-    with pytest.raises(LlmError) as caught:
+    with pytest.raises(ImportError, match="pip install"):
         PydanticAiAdapter.create(AdapterContext("x", options={"profile": profile}))
-    assert caught.value.failure.code == Code.INVALID_ADAPTER
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: True)
     assert missing(PROFILES[profile]) == ""

@@ -83,11 +83,11 @@ class PydanticAiAdapter(LlmAdapter):
 
         Raises:
             ValueError: an option is wrong; the text names it.
-            LlmError: `INVALID_ADAPTER`: the library is not installed for this provider.
+            ImportError: the library is not installed for this provider.
         """
         config = read_config(context.options, context.environ)
         if text := missing(config.profile):
-            raise LlmError.of(text, Code.INVALID_ADAPTER)
+            raise ImportError(text)
         return cls(config, context)
 
     @property
