@@ -47,28 +47,38 @@ NEW = "def speak(*, loud=False):\n    return 'two'\n"
 
 
 async def test_two_versions_of_one_package_serve_side_by_side(tmp_path: Path) -> None:
-    """Each worker has its own interpreter with its own version; one broker serves both."""
+    """Each worker has its own interpreter with its own version; one broker serves them all.
+
+    The adapters are found in each of the three ways: entry point, module and class, file.
+    """
     a_wheel(tmp_path, "conflicted", "1.0", OLD)
     a_wheel(tmp_path, "conflicted", "2.0", NEW)
-    first = worker_venv(tmp_path / "first", tmp_path, "conflicted==1.0")
-    second = worker_venv(tmp_path / "second", tmp_path, "conflicted==2.0")
+    a_wheel(tmp_path, "speaker", "1.0", ADAPTER, adapter="Adapter")
+    first = worker_venv(tmp_path / "first", tmp_path, "conflicted==1.0", "speaker")
+    second = worker_venv(tmp_path / "second", tmp_path, "conflicted==2.0", "speaker")
     (tmp_path / "adapter.py").write_text(ADAPTER)
+    ways = {
+        "old": ("speaker", first),
+        "new": ("speaker:Adapter", second),
+        "filed": (f"{tmp_path}/adapter.py:Adapter", first),
+    }
     config = "".join(
         f"""
         [worker.{name}]
-        adapter = "{tmp_path}/adapter.py:Adapter"
+        adapter = "{adapter}"
         providers = ["{name}"]
         python = "{place}"
         """
-        for name, place in (("old", first), ("new", second))
+        for name, (adapter, place) in ways.items()
     )
     with running_broker(config, {"PYTHONWARNINGS": ""}) as broker:
-        for name in ("old", "new"):
+        for name in ways:
             await asyncio.to_thread(broker.until_ready, name, 30 * SLOW)
         async with trunkline.connect(broker.endpoint) as llm:
             for _ in range(3):
                 assert await _said(llm, "old") == f"one {first}"
                 assert await _said(llm, "new") == f"two {second}"
+                assert await _said(llm, "filed") == f"one {first}"
 
 
 async def _said(llm: trunkline.LlmRuntime, provider: str) -> str:

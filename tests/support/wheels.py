@@ -11,8 +11,10 @@ from pathlib import Path
 from trunkline_broker.cli.venvs import provide_trunkline
 
 
-def a_wheel(directory: Path, name: str, version: str, code: str) -> Path:
-    """Write the wheel of a package with one module."""
+def a_wheel(
+    directory: Path, name: str, version: str, code: str, *, adapter: str | None = None
+) -> Path:
+    """Write the wheel of a package with one module; `adapter` is its class that is an adapter."""
     info = f"{name}-{version}.dist-info"
     path = directory / f"{name}-{version}-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as wheel:
@@ -23,6 +25,9 @@ def a_wheel(directory: Path, name: str, version: str, code: str) -> Path:
         wheel.writestr(
             f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )
+        if adapter is not None:
+            point = f"[trunkline.adapters]\n{name} = {name}:{adapter}\n"
+            wheel.writestr(f"{info}/entry_points.txt", point)
         wheel.writestr(f"{info}/RECORD", "")
     return path
 
