@@ -10,6 +10,7 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from trunkline_broker import __main__ as program
 from trunkline_broker.config import Settings
@@ -29,8 +30,8 @@ def _proxied_spec(self: Settings) -> BrokerSpec:
     return replace(_broker_spec(self), lane=lane, workers_lane=workers_lane)
 
 
-def _proxied_boot(self: Processes, order: Spawn) -> dict[str, object]:
-    return _boot_document(self, order) | {"control": f"ipc://{PROXIES / 'workers-control'}"}
+def _proxied_boot(self: Processes, order: Spawn, *more: Any) -> dict[str, object]:
+    return _boot_document(self, order, *more) | {"control": f"ipc://{PROXIES / 'workers-control'}"}
 
 
 if __name__ == "__main__":

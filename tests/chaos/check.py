@@ -12,8 +12,8 @@ from pathlib import Path
 
 # Most seconds from a fault to the end of what it ends (worker_stop: a lease of 3 s).
 LIMITS = {"worker_kill": 0.2, "worker_stop": 4.5, "client_kill": 1.0, "cancel": 1.0}
-COLUMNS = ("strikes", "calls", "lost", "doubled", "failed", "leaks")
-WAITS = ("noticed", "silence")
+SILENCES = {"second_holder": 6.0}  # most seconds without a chunk of a stream that lives on
+COLUMNS, WAITS = ("strikes", "calls", "lost", "doubled", "failed", "leaks"), ("noticed", "silence")
 ABORTED, ERROR, WHOLE = ("aborted", "ABORTED"), ("error", "TRANSPORT"), ("stop", None)
 FINISH = {"aborted": ABORTED, "error": ERROR, "whole": WHOLE}
 
@@ -54,9 +54,9 @@ def demands(run, facts, rows, times):
     wrong = [f"leak, {e['fault']}: {e['what']}: {e['text']}" for e in facts["leak"][""]]
     wrong += [f"tasks left in agent {e['name']}" for e in facts["closed"][""] if e["tasks"]]
     for (fault, is_whole), values in times.items():
-        limit = LIMITS.get(fault, 0) * run["slow"]
-        if not is_whole and max(values) > limit:
-            wrong.append(f"{fault}: noticed after {max(values):.3f} s, the limit is {limit:g} s")
+        limit = (SILENCES.get(fault, 1e9) if is_whole else LIMITS.get(fault, 0)) * run["slow"]
+        if max(values) > limit:
+            wrong.append(f"{fault}: {WAITS[is_whole]} {max(values):.3f} s, at most {limit:g} s")
     wrong += [f"too few: {f}" for f in run["faults"] if rows[f]["strikes"] < run["least"]]
     if total < run["least_calls"] or len(facts["end_of_world"][""]) != run["worlds"]:
         wrong.append(f"{total} calls are too few, or a world did not get to its end")

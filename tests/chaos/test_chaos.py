@@ -80,6 +80,11 @@ def _notice_late(lines: Lines) -> None:
     _first(lines, "end", code="TRANSPORT")["t"] += 60
 
 
+def _be_silent(lines: Lines) -> None:
+    call = _first(lines, "call", fault="second_holder", want="whole")
+    _first(lines, "end", id=call["id"])["gap"] = 60
+
+
 def _leak(lines: Lines) -> None:
     lines.append({"k": "leak", "fault": "end", "what": "process", "text": "1 lives"})
 
@@ -110,6 +115,7 @@ DISTORTIONS: list[Callable[[Lines], None]] = [
     _fail_one,
     _go_on_after_death,
     _notice_late,
+    _be_silent,
     _leak,
     _leave_a_task,
     _break_off,
