@@ -382,7 +382,10 @@ class Daemon:
             self.report(said.ConfigRejected(effect.peer, effect.query, str(exc)))
             return
         pools, access = fresh.pool_specs(), fresh.access()
-        self.report(said.ConfigReplaced(pools, effect.peer, effect.query, access))
+        old, new = self._settings.broker, fresh.broker
+        names = type(new).model_fields
+        restart = tuple(name for name in names if getattr(old, name) != getattr(new, name))
+        self.report(said.ConfigReplaced(pools, effect.peer, effect.query, access, restart))
 
     def _exit(self, effect: do.Exit) -> None:
         self._finish(effect.code)

@@ -334,9 +334,12 @@ def test_reload_adds_changes_removes_and_leaves_alone(tmp_path: Path) -> None:
         broker.until_ready("c")
         pids = broker.worker_pids()
         assert {name: pids[name] for name in "ab"} == workers
-        path.write_text(b + "[worker.b.options]\nopen_delay_ms = 1\n" + c)
+        path.write_text(
+            "[broker]\nusage_days = 7\n" + b + "[worker.b.options]\nopen_delay_ms = 1\n" + c
+        )
         done = trunkline("reload", "--config", str(path), environ=environ)
         assert done.returncode == 0, done.stderr
+        assert "in force after trunkline restart: usage_days of [broker]" in done.stdout
         assert "removed: a" in done.stdout
         assert "changed: b" in done.stdout
         assert "unchanged: c" in done.stdout

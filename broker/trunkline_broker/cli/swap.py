@@ -107,7 +107,7 @@ def reload(
     \b
     New pools start, removed ones drain, changed ones are swapped, the others are left alone. What
     [client.NAME] allows holds at once, for new calls. What stands in [broker] needs a
-    `trunkline restart`.
+    `trunkline restart`; the keys that changed are named.
       trunkline reload
     """
     argument: dict[str, object] = {}
@@ -120,6 +120,10 @@ def reload(
     for what in ("added", "removed", "changed", "unchanged"):
         if done.get(what):
             out().print(f"{what}: {', '.join(done[what])}", markup=False)
+    if done.get("restart"):
+        keys = ", ".join(done["restart"])
+        text = f"in force after trunkline restart: {keys} of [broker]"
+        out().print(text, style="yellow", markup=False)
     if done.get("clients"):
         out().print(f"other rights: {', '.join(done['clients'])}", markup=False)
     for report in done.get("swapped", ()):

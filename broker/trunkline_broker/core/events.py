@@ -163,12 +163,14 @@ class ConfigReplaced:
         access: what clients on other hosts may do from now on; `None`: what they might before.
         peer: client whose `reload` query caused it; answered when all is in force.
         query: that query.
+        restart: keys of `[broker]` that are others now, which only another broker obeys.
     """
 
     pools: tuple[PoolSpec, ...]
     peer: bytes | None = None
     query: QueryId | None = None
     access: Mapping[str, AccessSpec] | None = None
+    restart: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ class ReloadReport:
 
     Attributes:
         clients: names of keys that may do something else than before.
+        restart: keys of `[broker]` that are others now; they are in force after a restart.
     """
 
     added: list[PoolName] = field(default_factory=list[PoolName])
@@ -36,6 +37,7 @@ class ReloadReport:
     unchanged: list[PoolName] = field(default_factory=list[PoolName])
     swapped: list[SwapReport] = field(default_factory=list[SwapReport])
     clients: list[str] = field(default_factory=list[str])
+    restart: list[str] = field(default_factory=list[str])
     failures: list[str] = field(default_factory=list[str])
 
     def to_dict(self) -> dict[str, object]:
@@ -47,6 +49,7 @@ class ReloadReport:
             "unchanged": self.unchanged,
             "swapped": [report.to_dict() for report in self.swapped],
             "clients": self.clients,
+            "restart": self.restart,
         }
 
 
@@ -64,7 +67,7 @@ class Reloading:
     def replace(self, event: ConfigReplaced, now_s: float, on_done: OnReloaded) -> None:
         """Put a configuration in force; `on_done` is called when its last swap is over."""
         hub, specs = self._hub, event.pools
-        report = ReloadReport()
+        report = ReloadReport(restart=list(event.restart))
         if event.access is not None:
             report.clients = self._judge_clients(event.access)
         wanted = {spec.name for spec in specs}
@@ -149,4 +152,8 @@ def _process_part(spec: PoolSpec) -> tuple[object, ...]:
         spec.environment,
         spec.env_file,
         spec.user,
+        spec.lease_s,
+        spec.memory_limit_mib,
+        spec.open_files_limit,
+        spec.debug_prompts,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from trunkline_broker.core.events import ConfigReplaced
 from trunkline_broker.core.specs import PoolSpec
 from trunkline_protocol import frames
@@ -72,6 +73,33 @@ def test_bounds_change_without_a_new_process() -> None:
     assert only(client.got(frames.Queued)).reason == "concurrency"
     reload(rig, a_pool(concurrency=2))
     assert worker.got(frames.Start)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"options": {"x": 1}},
+        {"environment": ("KEY",)},
+        {"lease_s": 5.0},
+        {"memory_limit_mib": 512},
+        {"open_files_limit": 64},
+        {"debug_prompts": True},
+    ],
+)
+def test_what_a_process_is_told_at_its_start_needs_a_new_one(told: dict[str, Any]) -> None:
+    """It starts beside the old one."""
+    rig, _ = a_rig()
+    reload(rig, a_pool(**told))
+    assert only(rig.spawned()).standby
+
+
+def test_keys_that_only_another_broker_obeys_are_told() -> None:
+    rig, _ = a_rig()
+    client = rig.a_client()
+    query = QueryId(b"q" * 16)
+    rig.tell(ConfigReplaced((a_pool(),), client.peer, query, restart=("metrics",)))
+    answer = client.answer()
+    assert (answer["unchanged"], answer["restart"]) == (["p"], ["metrics"])
 
 
 def test_more_and_fewer_replicas() -> None:
