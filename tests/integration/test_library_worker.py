@@ -1,4 +1,4 @@
-"""The pydantic_ai adapter in its own interpreter, through the broker, three providers at once."""
+"""The pydantic_ai adapter in its own interpreter, through the broker, four providers at once."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from trunkline_protocol.attribution import user_agent
 from tests.support.broker import running_broker
 from tests.support.library import REASON, library_python
 from tests.support.raw_http import Answer, RawServer
-from tests.support.recorded import ANTHROPIC, GEMINI, RESPONSES, SIGNATURE, Recording
+from tests.support.recorded import ANTHROPIC, CONVERSE, GEMINI, RESPONSES, SIGNATURE, Recording
 from tests.support.timing import SLOW
 
 pytestmark = pytest.mark.integration
-THREE = (ANTHROPIC, GEMINI, RESPONSES)
+FOUR = (ANTHROPIC, CONVERSE, GEMINI, RESPONSES)
 START_S = 60.0  # the library takes seconds to import, more on a busy machine
 
 SECTION = """\
@@ -39,7 +39,7 @@ def _config(python: str, servers: dict[str, RawServer]) -> str:
             url=servers[each.profile].url + each.path,
             start_s=START_S * SLOW,
         )
-        for each in THREE
+        for each in FOUR
     ]
     return "\n".join(sections)
 
@@ -72,15 +72,18 @@ def _says(text: str) -> trunkline.Message:
     )
 
 
-async def test_three_providers_through_the_broker() -> None:
-    """Blocks, usage, attribution, signatures going back, and a cancel that reaches the provider."""
+async def test_four_providers_through_the_broker() -> None:
+    """Blocks, usage, attribution, signatures going back, a cancel that reaches the provider.
+
+    And a page of some proxy instead of a stream, whose failure arrives as what it is.
+    """
     python = library_python()
     if python is None:
         pytest.skip(REASON)
     async with AsyncExitStack() as stack:
         servers = {
             each.profile: await stack.enter_async_context(RawServer(Answer(_signed(each))))
-            for each in THREE
+            for each in FOUR
         }
         broker = stack.enter_context(
             running_broker(
@@ -89,10 +92,10 @@ async def test_three_providers_through_the_broker() -> None:
                 {"LIBRARY_KEY": "not-a-real-key", "PYTHONWARNINGS": ""},
             )
         )
-        for each in THREE:
+        for each in FOUR:
             await asyncio.to_thread(broker.until_ready, each.profile, START_S * SLOW)
         llm = await stack.enter_async_context(trunkline.connect(broker.endpoint))
-        for each in THREE:
+        for each in FOUR:
             server = servers[each.profile]
             first = await _turn(llm, each, _says("Hello."))
             assert [block.type for block in first.content] == ["reasoning", "text"]
@@ -100,6 +103,18 @@ async def test_three_providers_through_the_broker() -> None:
             assert server.exchanges[0].headers["user-agent"] == user_agent()
             assert SIGNATURE.encode() in server.exchanges[1].body
             await _cancel_reaches(llm, each, server)
+            await _a_page_is_malformed(llm, each, server)
+
+
+async def _a_page_is_malformed(
+    llm: trunkline.LlmRuntime, recording: Recording, server: RawServer
+) -> None:
+    server.serve(Answer((b"<html>Sign in</html>",)))
+    provider, model = recording.profile, recording.model
+    result = await llm.generate(provider=provider, model=model, messages="Hello.")
+    assert result.failure is not None
+    assert (result.failure.code, result.attempts) == ("MALFORMED_RESPONSE", 1)
+    assert "Sign in" in result.failure.message
 
 
 async def _cancel_reaches(
