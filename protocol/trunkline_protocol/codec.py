@@ -134,7 +134,9 @@ def decode(parts: Sequence[frames.Body], direction: Direction) -> frames.Frame:
     spec = DIRECTIONS[direction].get(bytes(kind)) if len(kind) <= limits.MAX_KIND_BYTES else None
     if spec is None:
         raise RemoteProtocolError(f"unknown kind of frame ({direction.value})", UNKNOWN_KIND)
-    if len(packed) > limits.MAX_ENVELOPE_BYTES:
+    if len(packed) > limits.MAX_ENVELOPE_BYTES and (
+        kind != frames.Register.KIND or len(packed) > limits.MAX_REGISTER_BYTES
+    ):
         raise RemoteProtocolError(f"{_text(kind)}: envelope too large", FRAME_TOO_LARGE)
     values = _checked_fields(spec, _unpack_envelope(kind, packed), kind)
     if spec.has_body:

@@ -15,6 +15,7 @@ PROTOCOL_MINOR: Final = 0
 MAX_PARTS: Final = 3  # kind, envelope, body
 MAX_KIND_BYTES: Final = 16
 MAX_ENVELOPE_BYTES: Final = 512 * 1024  # RESTATE of 2,000 calls at ~110 bytes, doubled
+MAX_REGISTER_BYTES: Final = 4 * 1024 * 1024  # every list of REGISTER full, with long names
 MAX_BODY_BYTES: Final = 32 * 1024 * 1024  # 8 MiB of history and inline images, with room
 MAX_PART_BYTES: Final = MAX_BODY_BYTES  # ZMQ_MAXMSGSIZE of control sockets
 MAX_LIST_ENTRIES: Final = 4096  # calls named in one RESTATE, DONE, SENT or REGISTER
@@ -41,6 +42,7 @@ CLIENT_BUDGET_BYTES: Final = 16 * 1024 * 1024  # LANE 4
 # --- attachments ----------------------------------------------------------------------------
 
 ATTACHMENT_PART_BYTES: Final = 256 * 1024  # one part of an upload; control stays responsive
+MAX_BROKER_ARGUMENT_BYTES: Final = ATTACHMENT_PART_BYTES + 4096  # of what a broker reads itself
 MAX_ATTACHMENT_BYTES: Final = 64 * 1024 * 1024  # providers take 5 to 50 MB per image
 ATTACHMENT_STORE_BYTES: Final = 1024 * 1024 * 1024  # default bound of a store
 MIN_ATTACHMENT_COST_BYTES: Final = 4096  # a file system's block: so the number is bounded too

@@ -81,8 +81,9 @@ class Adoption:
 
     def on_ready(self, worker: Worker) -> None:
         """The policies of an adopted worker's calls are known now: tell their clients."""
-        for call in worker.calls.values():
+        for call in list(worker.calls.values()):
             self._openings.confirm_rebound(call)
+            self._endings.say_ended(call, self._hub.now_s)
 
     def is_over(self) -> bool:
         """Tell whether every worker of the older broker has said what it holds, or is dead."""

@@ -9,13 +9,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Final, cast
 
-from trunkline_protocol.codec import pack_body, unpack_body
+from trunkline_protocol.codec import pack_body
 from trunkline_protocol.codes import Code
 from trunkline_protocol.failure import LlmFailure, RemoteProtocolError
 from trunkline_protocol.frames import Query, Reply
 from trunkline_protocol.ids import PoolName, QueryId, RouteName
 
 from trunkline_broker.core.access import FULL, refusal
+from trunkline_broker.core.arguments import read_argument
 from trunkline_broker.core.clients import Client
 from trunkline_broker.core.effects import LoadConfig, SendStatus, SendToClient
 from trunkline_broker.core.events import ConfigReplaced
@@ -280,7 +281,7 @@ def _argument(frame: Query) -> Mapping[str, Any]:
         Refusal: `INVALID_REQUEST`.
     """
     try:
-        value = unpack_body(frame.body)
+        value = read_argument(frame.body)
     except RemoteProtocolError as exc:
         raise Refusal(Code.INVALID_REQUEST, f"{frame.op}: {exc}") from exc
     if value is None:

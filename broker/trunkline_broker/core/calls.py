@@ -8,7 +8,7 @@ queues, windows or peers; whoever calls a transition sends the frames.
 | QUEUED | holds its `OPEN` with the body and waits | RUNNING, BACKOFF (re-offered) |
 | RUNNING | a worker has its `START` | BACKOFF, ENDED |
 | BACKOFF | the attempt failed; waits for the delay, then for the client's `OPEN` | QUEUED |
-| ENDED | the worker said so; the tail may be under way | nothing else |
+| ENDED | the worker said so; the tail may be under way | BACKOFF (no older broker had decided) |
 
 In every state a call may be forgotten.
 """
@@ -56,6 +56,7 @@ class Call:
         tail: attempt and worker whose tail the client may still name in a `DONE`.
         heard_s: last word of the client about it; counts for the retention.
         is_rebound: taken over from an older broker; its client has not named it here yet.
+        is_undecided: taken over with its end, of which the older broker may not have known.
         attacher: who asked for such a call and gets it if the worker agrees.
         attachments: what it names; they stay in the store as long as it is held.
         client_name: what its client calls itself; known also when that one is gone.
@@ -90,6 +91,7 @@ class Call:
     tail: tuple[int, Generation] | None = None
     heard_s: float = 0.0
     is_rebound: bool = False
+    is_undecided: bool = False
     attacher: ClientId | None = None
     attachments: tuple[str, ...] = ()
     client_name: str = ""
@@ -182,9 +184,11 @@ class Call:
 
     def back_off(self, backoff: Backoff) -> None:
         """Wait for a retry; `attempt` is from now on the offered one."""
-        self._enter(CallState.RUNNING, CallState.BACKOFF)
+        self._enter(CallState.ENDED if self.is_undecided else CallState.RUNNING, CallState.BACKOFF)
         if self.worker is None:
-            raise AssertionError("a running call has a worker")
+            raise AssertionError("a running or ended call has a worker")
+        self.ended = None
+        self.is_undecided = False
         self.tail = (self.attempt, self.worker)
         self.attempt += 1
         self.retries = backoff.retry

@@ -78,7 +78,7 @@ class Endings:
                 told = account(call, ENDED, self._hub.now_s, worker, frame)
                 self._hub.out.append(replace(told, is_late=True))
             call.ended = frame
-            self._hub.to_client(client, frame)
+            self.say_ended(call, now_s)
             return
         self._hub.count("calls_ended")
         failure = failure_of(frame.finish)
@@ -100,6 +100,24 @@ class Endings:
             self._hub.deadlines.set((Timer.RETENTION, call.id), now_s + retention_s)
             self._hub.to_client(client, frame)
         self._hub.out.append(told)
+
+    def say_ended(self, call: Call, now_s: float) -> None:
+        """Tell a client how an attempt ended, or offer the next one if nobody has decided that.
+
+        A worker may have ended an attempt while there was no broker. Whether the call asked for
+        retries its client tells, and the policy the worker: until both have, nothing is said.
+        """
+        hub = self._hub
+        if call.state is not CallState.ENDED or call.ended is None:
+            return
+        if call.is_undecided:
+            if call.is_rebound or not self._worker_of(call).is_ready():
+                return
+            failure = failure_of(call.ended.finish)
+            if failure is not None and self._retries(call, failure, now_s):
+                return
+            call.is_undecided = False
+        hub.to_client(hub.clients.get(call.client), call.ended)
 
     def lose(self, worker: Worker, text: str, now_s: float) -> None:
         """End everything that a worker held: it is gone, or counts as gone."""
@@ -151,6 +169,7 @@ class Endings:
         """Take a call from an older broker whose end its worker has reported there already."""
         self._stop_running(call, worker)
         call.end(None, now_s)
+        call.is_undecided = True
         self._hub.deadlines.set((Timer.RETENTION, call.id), now_s + self._hub.spec.retention_s)
 
     def lost(self, call: Call) -> None:

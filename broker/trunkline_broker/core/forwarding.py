@@ -228,8 +228,7 @@ class Forwarding:
             worker,
             Credit(entry.call, entry.attempt, entry.received, entry.consumed, entry.consumed_bytes),
         )
-        if call.ended is not None:
-            hub.to_client(client, call.ended)
+        self._endings.say_ended(call, now_s)
 
     def _done(self, client: Client, ref: CallRef) -> Worker | None:
         """Take one `DONE`; return the worker that must hear of it."""

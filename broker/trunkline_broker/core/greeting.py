@@ -122,8 +122,8 @@ class Greeting:
         for call in list(client.calls.values()):
             if call.state is CallState.BACKOFF:
                 self._forwarding.say_retry(call, client, now_s)
-            elif call.ended is not None:
-                self._hub.to_client(client, call.ended)
+            else:
+                self._endings.say_ended(call, now_s)
 
     def _judge(self, client: Client, now_s: float) -> None:
         grace_s = client.grace_s(self._hub.spec.orphan_timeout_s)

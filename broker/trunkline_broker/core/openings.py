@@ -7,7 +7,17 @@ from __future__ import annotations
 
 from trunkline_protocol.codes import Code
 from trunkline_protocol.failure import LlmFailure
-from trunkline_protocol.frames import Accepted, Failed, Lost, Open, Queued, Start
+from trunkline_protocol.frames import (
+    Accepted,
+    CallRef,
+    Cancel,
+    Done,
+    Failed,
+    Lost,
+    Open,
+    Queued,
+    Start,
+)
 from trunkline_protocol.ids import CallId, PoolName, RouteName
 from trunkline_protocol.trace_context import span_of_call
 
@@ -174,6 +184,9 @@ class Openings:
         if call.client != client.id:
             hub.count("foreign_call")
             return
+        if frame.attempt > call.attempt and call.is_rebound:
+            self._supersede(call, client, frame, now_s)
+            return
         if frame.attempt != call.attempt:
             hub.count("stale_attempt")
             return
@@ -186,11 +199,26 @@ class Openings:
                 call.model = frame.model
                 self.rebind(call)
             case CallState.ENDED:
+                call.is_recovered = frame.recovery == "policy"
+                call.is_rebound = False
                 self.confirm(call)
-                if call.ended is not None:
-                    hub.to_client(client, call.ended)
+                self._endings.say_ended(call, now_s)
             case CallState.BACKOFF:
                 self._open_retry(call, client, frame, now_s)
+
+    def _supersede(self, call: Call, client: Client, frame: Open, now_s: float) -> None:
+        """Begin a further attempt of a call whose last one a worker brought along.
+
+        The older broker had offered it: the worker has not heard that its attempt is done with.
+        """
+        worker = self._hub.workers.get(call.worker)
+        if worker is not None and call.state is CallState.ENDED:
+            self._hub.to_worker(worker, Done((CallRef(call.id, call.attempt),)))
+        elif worker is not None:
+            self._hub.to_worker(worker, Cancel(call.id, call.attempt))
+        self._hub.count("attempts_superseded")
+        self._endings.forget(call, remember=False)
+        self.on_open(client, frame, now_s)
 
     def _open_retry(self, call: Call, client: Client, frame: Open, now_s: float) -> None:
         backoff = call.backoff

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
-from trunkline_protocol.codec import pack_body, unpack_body
+from trunkline_protocol.codec import pack_body
 from trunkline_protocol.codes import Code
 from trunkline_protocol.failure import LlmFailure, RemoteProtocolError
 from trunkline_protocol.frames import Body, Query, QueryCancel, Reply
@@ -23,6 +23,7 @@ from trunkline_protocol.ids import (
     RouteName,
 )
 
+from trunkline_broker.core.arguments import read_argument
 from trunkline_broker.core.claims import Claim
 from trunkline_broker.core.clients import Client
 from trunkline_broker.core.hub import Hub, Timer
@@ -266,7 +267,7 @@ class Questions:
 
 def _map_in(body: Body) -> dict[str, object]:
     try:
-        value = unpack_body(body)
+        value = read_argument(body)
     except RemoteProtocolError:  # the worker reads the body too and answers for it
         return {}
     return cast("dict[str, object]", value) if isinstance(value, dict) else {}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from trunkline_protocol.attachments import is_attachment_id, is_media_type
-from trunkline_protocol.codec import pack_body, unpack_body
+from trunkline_protocol.codec import pack_body
 from trunkline_protocol.codes import Code
 from trunkline_protocol.failure import RemoteProtocolError
 from trunkline_protocol.frames import Query, Reply
@@ -21,6 +21,7 @@ from trunkline_protocol.limits import ATTACHMENT_PART_BYTES, MAX_ATTACHMENT_BYTE
 
 from trunkline_broker.core import effects as do
 from trunkline_broker.core import events as said
+from trunkline_broker.core.arguments import read_argument
 from trunkline_broker.core.attachments import AttachmentIndex
 from trunkline_broker.core.clients import Client
 from trunkline_broker.core.hub import Hub
@@ -319,7 +320,7 @@ def read_part(frame: Query) -> Part:
 
 def _argument(frame: Query) -> dict[str, Any]:
     try:
-        value = unpack_body(frame.body)
+        value = read_argument(frame.body)
     except RemoteProtocolError as exc:
         raise _invalid(f"{frame.op}: {exc}") from exc
     if not isinstance(value, dict):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from trunkline_broker.core.effects import Adopt, DropUnseen, NoteUnseen
+from trunkline_broker.core.effects import Adopt, Forget, NoteUnseen
 from trunkline_broker.core.specs import AliveWorker
 from trunkline_protocol import frames
 from trunkline_protocol.ids import ClientId, Epoch, Generation, LeaseId, PoolName, StreamKey
@@ -184,6 +184,89 @@ def test_a_rebound_call_that_asked_for_it_is_still_retried() -> None:
     client.say(restated(opened, received=4))
     worker.end_with(opened, "SERVER")
     assert only(client.got(frames.Retry)).attempt == opened.attempt + 1
+
+
+@pytest.mark.parametrize("is_ended", [True, False])
+def test_an_offered_attempt_supersedes_the_one_that_a_worker_brought_along(is_ended: bool) -> None:
+    """The broker died between its `RETRY` and the worker's hearing that the last one is done with.
+
+    Whoever comes first, nothing is lost; one that seems to run is stopped.
+    """
+    rig = Rig(alive=(alive(),))
+    worker, client = an_old_worker(rig), a_client(rig)
+    last = client.an_open(recovery="policy")
+    offer = {"retryId": "i", "policyKey": "k", "retry": 1, "delayMs": 700}
+    worker.register("serving", calls=(held(last, client, is_ended=is_ended),))
+    client.hello()
+    key = StreamKey(b"n" * 8)
+    client.open(call=last.call, attempt=1, stream_key=key, recovery="policy", retry_offer=offer)
+    if is_ended:
+        assert only(worker.got(frames.Done)).calls == done(last).calls
+    else:
+        assert only(worker.got(frames.Cancel)).attempt == 0
+    worker.ready("p", policy=NORMAL)
+    assert only(client.got(frames.Retry)).attempt == 1
+    rig.live(0.7, worker)
+    assert only(client.got(frames.RetryStarted)).attempt == 1
+    client.open(call=last.call, attempt=1, stream_key=key, recovery="policy")
+    assert only(worker.got(frames.Start)).attempt == 1
+    rig.check()
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        "ended, ready, restated",
+        "restated, ready, ended",
+        "ended, restated, ready",
+        "ready, restated, ended",
+    ],
+)
+def test_an_attempt_that_failed_without_a_broker_is_retried(order: str) -> None:
+    """The policy applies to it as to any other, when worker and client have said what they know."""
+    rig = Rig(alive=(alive(),))
+    worker, client = an_old_worker(rig), a_client(rig)
+    opened = client.an_open(recovery="policy")
+    worker.register("serving", calls=(held(opened, client, is_ended=True),))
+    client.hello()
+    for step in order.split(", "):
+        assert client.got(frames.Ended) == client.got(frames.Retry) == []
+        if step == "ended":
+            worker.end_with(opened, "SERVER")
+        elif step == "ready":
+            worker.ready("p", policy=NORMAL)
+        else:
+            client.say(restated(opened))
+    assert client.got(frames.Ended) == []
+    assert only(client.got(frames.Retry)).attempt == 1
+    client.say(done(opened))
+    assert only(worker.got(frames.Done)).calls == done(opened).calls
+    rig.live(1.0, worker)
+    client.open(call=opened.call, attempt=1, recovery="policy")
+    assert only(worker.got(frames.Start)).attempt == 1
+    rig.check()
+
+
+@pytest.mark.parametrize(("recovery", "code"), [("none", "SERVER"), ("policy", "AUTH")])
+def test_an_attempt_that_failed_without_a_broker_may_also_be_the_last(
+    recovery: str, code: str
+) -> None:
+    """It did not ask for retries, or its failure is none that is repeated; said once it is sure."""
+    rig = Rig(alive=(alive(),))
+    worker, client = an_old_worker(rig), a_client(rig)
+    opened = client.an_open(recovery=recovery)
+    worker.register("serving", calls=(held(opened, client, is_ended=True),))
+    client.hello()
+    worker.end_with(opened, code)
+    worker.ready("p", policy=NORMAL)
+    assert client.got(frames.Ended) == []
+    client.say(restated(opened))
+    assert only(client.got(frames.Ended)).finish["failure"]["code"] == code
+    client.reconnect()
+    assert client.got(frames.Ended)
+    client.say(done(opened))
+    assert len(rig.hub.calls) == 0
+    rig.check()
 
 
 def test_an_open_that_nobody_confirmed_is_rebound_if_a_worker_holds_it() -> None:
@@ -535,7 +618,7 @@ def test_a_worker_out_of_sight_is_waited_for() -> None:
     assert not rig.hub.is_settling
     rig.check()
     worker.say(frames.Bye("enough"))
-    assert only(rig.of(DropUnseen)).generation == OLD
+    assert only(rig.of(Forget)).generation == OLD
 
 
 def test_a_worker_out_of_sight_that_stays_away_leaves_nothing() -> None:
@@ -545,7 +628,7 @@ def test_a_worker_out_of_sight_that_stays_away_leaves_nothing() -> None:
     client = rig.a_client()
     waiting = client.open("m")
     rig.live(6.0, serving)
-    assert only(rig.of(DropUnseen)).generation == OLD
+    assert only(rig.of(Forget)).generation == OLD
     assert rig.signals() == []
     assert not rig.hub.is_settling
     assert [pool.spec.name for pool in rig.hub.pools] == ["p"]
@@ -559,11 +642,11 @@ def test_a_worker_out_of_sight_that_stays_away_leaves_nothing() -> None:
 
 
 def test_a_worker_started_by_hand_that_stays_silent_is_not_killed() -> None:
-    """Somebody may be looking at it with a debugger; its pool is gone after a while."""
+    """Somebody may be looking at it with a debugger; its pool is gone until it is back."""
     rig = Rig(alive=(alive(pool="m", is_manual=True),))
     rig.wait(5.0)
     assert rig.signals() == []
-    rig.wait(5.0)
+    assert only(rig.of(Forget)).generation == OLD
     assert [pool.spec.name for pool in rig.hub.pools] == ["p"]
 
 

@@ -327,3 +327,17 @@ def test_a_worker_is_asked_no_more_than_it_may_be() -> None:
     assert client.answer()["code"] == "OVERLOADED"
     (row,) = [row for row in status_of(rig)["queues"] if row["name"].endswith("queries")][-1:]
     assert (row["depth"], row["highWater"], row["bound"]) == (2, 2, 2)
+
+
+@pytest.mark.parametrize(
+    "op", ["renewCall", "releaseCall", "discoverModels", "swap", "putAttachment"]
+)
+def test_a_large_argument_is_not_read(op: str) -> None:
+    """Everybody would wait; what workers answer goes on unread, whatever its size."""
+    _, client, worker = a_rig()
+    client.query(op, {"lease": LEASE, "settingsNs": "ns", "x": bytes(300_000)})
+    assert client.answer()["code"] in {
+        "INVALID_PREPARED_CALL", "NO_DISCOVERY", "INVALID_REQUEST", "INVALID_ATTACHMENT"
+    }  # fmt: skip
+    client.query("resolveModelInfo", {"x": bytes(300_000)}, provider="p")
+    assert len(only(worker.got(frames.Query)).body) > 300_000

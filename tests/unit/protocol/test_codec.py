@@ -11,7 +11,7 @@ import pytest
 from trunkline_protocol import chunks, codec, frames, limits
 from trunkline_protocol.codec import Direction
 from trunkline_protocol.failure import RemoteProtocolError
-from trunkline_protocol.ids import StreamKey
+from trunkline_protocol.ids import RouteName, StreamKey
 
 from tests.support import golden
 
@@ -250,3 +250,29 @@ def test_the_first_frame_of_a_stream_is_known_by_its_head() -> None:
     assert codec.begins_stream(codec.encode_lane(key, 0, [(1, 0, "a")]))
     assert not codec.begins_stream(codec.encode_lane(key, 7, [(1, 0, "a")]))
     assert not codec.begins_stream(b"")
+
+
+def test_a_worker_that_holds_all_it_may_can_still_say_so() -> None:
+    """Every list of `REGISTER` full, with the longest name of a route; another kind may not."""
+    route = RouteName("r" * limits.MAX_NAME_BYTES)
+    count = range(limits.MAX_LIST_ENTRIES)
+    calls = tuple(frames.HeldCall(golden.CALL, 0, golden.CLIENT, golden.KEY, route, 2**40, True)
+                  for _ in count)  # fmt: skip
+    full = frames.Register(
+        (1, 0),
+        golden.POOL,
+        0,
+        golden.BORN,
+        1,
+        "serving",
+        calls=calls,
+        leases=(golden.LEASE,) * len(count),
+        attachments=(frames.HeldAttachment(golden.CALL, golden.IMAGE),) * len(count),
+        lease_holders=(frames.HeldLease(golden.LEASE, golden.CLIENT),) * len(count),
+    )
+    parts = codec.encode(full)
+    assert limits.MAX_ENVELOPE_BYTES < len(parts[1]) < limits.MAX_REGISTER_BYTES
+    assert codec.decode(parts, Direction.WORKER_TO_BROKER) == full
+    for kind, size in ((b"BYE", len(parts[1])), (b"REGISTER", limits.MAX_REGISTER_BYTES + 1)):
+        with pytest.raises(RemoteProtocolError, match="too large"):
+            codec.decode([kind, bytes(size)], Direction.WORKER_TO_BROKER)
