@@ -59,8 +59,10 @@ def logs(
     told = tail(file, lines)
     for line in told:
         _write(line)
-    if not told and not follow and lines and newest(paths.workers, name, before=1) is not None:
-        err().print("(nothing yet; the process before: --previous)", style="dim", markup=False)
+    if not told and not follow and lines:
+        has_more = not previous and newest(paths.workers, name, before=1) is not None
+        hint = "; the process before it: --previous" if has_more else ""
+        err().print(f"({name} has written nothing{hint})", style="dim", markup=False)
     if follow:
         _follow(paths.workers, name, path, file)
 

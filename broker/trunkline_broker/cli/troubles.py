@@ -17,13 +17,13 @@ _LOST: Final = {
 
 
 _CODES: Final = {
-    "MISSING_CREDENTIAL": "give its worker a key (trunkline doctor), then trunkline swap NAME",
+    "MISSING_CREDENTIAL": "give its worker a key, then trunkline swap NAME",
     "AUTH": "correct the key of its worker, then trunkline swap NAME",
     "QUOTA": "look at the account; trunkline usage --by client,provider tells who uses it",
-    "RATE_LIMIT": "set concurrency for its worker, then trunkline reload",
-    "TRANSPORT": "trunkline doctor; trunkline logs NAME",
-    "TIMEOUT": "trunkline doctor; trunkline logs NAME",
-    "SERVER": "it is the provider's; the request id is in trunkline logs",
+    "RATE_LIMIT": "set concurrency in [worker.NAME], then trunkline reload",
+    "TRANSPORT": "is the network there? trunkline logs NAME",
+    "TIMEOUT": "is the network there? trunkline logs NAME",
+    "SERVER": "it is the provider's; its request id is in trunkline logs",
     "MALFORMED_RESPONSE": "is there a proxy between, or another API than the profile says?",
 }
 """Codes that are no agent's own mistake, and what to do."""
@@ -50,11 +50,13 @@ def troubles(document: Mapping[str, Any]) -> Iterator[Trouble]:
     measures = document.get("measures", {})
     for name, reason in measures.get("unavailable", {}).items():
         yield Trouble(f"no {name}: {reason}", f"correct {name} of [broker], then trunkline restart")
+    pools = {row["provider"]: row["pool"] for row in document.get("routes", ())}
     for provider, code in measures.get("lastFailures", {}).items():
         if code in _CODES:
             is_past = code not in {"AUTH", "MISSING_CREDENTIAL"}
             text = f"the last attempt on {provider} ended in {code}"
-            yield Trouble(text, _CODES[code], is_past=is_past)
+            fix = _CODES[code].replace("NAME", pools.get(provider, "NAME"))
+            yield Trouble(text, fix, is_past=is_past)
     ledger = measures.get("ledger", {})
     if ledger.get("trouble"):
         text = f"the usage ledger {ledger['file']} can't be written: {ledger['trouble']}"

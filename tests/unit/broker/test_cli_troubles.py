@@ -43,10 +43,12 @@ def test_workers_that_write_prompts_are_said_in_one_line() -> None:
 def test_how_the_last_attempt_of_a_provider_ended() -> None:
     """A refused key stays refused, a network may be there again, an agent errs for itself."""
     last = {"a": "AUTH", "b": "TRANSPORT", "c": "INVALID_REQUEST"}
-    one, two = troubles(a_document(measures={"lastFailures": last}))
+    routes = [{"provider": "a", "pool": "w"}]
+    one, two = troubles(a_document(measures={"lastFailures": last}, routes=routes))
     assert (one.text, one.is_past) == ("the last attempt on a ended in AUTH", False)
     assert (two.text, two.is_past) == ("the last attempt on b ended in TRANSPORT", True)
-    assert "key" in one.fix
+    assert one.fix == "correct the key of its worker, then trunkline swap w"
+    assert two.fix.endswith("trunkline logs NAME")  # its route is gone
 
 
 @pytest.mark.parametrize(
