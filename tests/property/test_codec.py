@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import fields
-from typing import Any, get_args, get_type_hints
+from typing import Any, get_args
 
 import msgpack
 from hypothesis import given
@@ -177,13 +177,12 @@ def entries(entry: Any) -> st.SearchStrategy[Any]:
 
 
 def built(frame: Any) -> st.SearchStrategy[Any]:
-    hints = get_type_hints(frame, include_extras=True)
     values: dict[str, st.SearchStrategy[Any]] = {}
     for item in fields(frame):
         if item.name == "body":
             values["body"] = st.binary(max_size=20)
             continue
-        test = codec._annotation(hints[item.name])
+        test = codec._check_of(str(item.type))
         known = entries(test._entry) if isinstance(test, check.list_of) else STRATEGIES[test]
         values[item.name] = known | st.none() if item.default is None else known
     return st.builds(frame, **values)

@@ -35,7 +35,7 @@ def previous_codec() -> Iterator[None]:
         spec = codec._SPECS[kind]
         kept = tuple(field for field in spec.fields if field[0] not in names)
         assert len(kept) == len(spec.fields) - len(names)
-        codec._SPECS[kind] = spec._replace(fields=kept)
+        codec._SPECS[kind] = codec._FrameSpec(spec.frame, kept, spec.has_body)
     for way in codec.Direction:
         for name, spec in directions[way].items():
             codec.DIRECTIONS[way][name] = codec._SPECS[spec.frame]
