@@ -82,9 +82,14 @@ def _ask(config: Path | None) -> None:
 
 
 def _secret(text: str) -> str:
+    import getpass
     import termios
 
-    answer: str = typer.prompt(text.strip(), prompt_suffix=" ", hide_input=True)
+    try:
+        # Not typer's: that shows the question first and drops what is typed until it listens.
+        answer = getpass.getpass(f"{text.strip()} ")
+    except (KeyboardInterrupt, EOFError):
+        raise typer.Abort from None
     # What was pasted behind a line end would be run, and remembered, by the shell.
     termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
     return answer
