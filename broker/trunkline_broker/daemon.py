@@ -353,7 +353,7 @@ class Daemon:
             do.Spawn: processes.spawn,
             do.Adopt: processes.adopt,
             do.NoteUnseen: processes.note_unseen,
-            do.DropUnseen: processes.drop_unseen,
+            do.Forget: processes.forget,
             do.Signal: processes.signal,
             do.WatchClient: lambda e: processes.watch_client(e.pid),
             do.UnwatchClient: lambda e: processes.unwatch_client(e.pid),

@@ -26,7 +26,7 @@ from trunkline_protocol.redact import Redactor, secrets_in
 from trunkline_protocol.secret import SecretBytes, SecretStr
 
 from trunkline_broker import outputs
-from trunkline_broker.core.effects import Adopt, DropUnseen, NoteUnseen, Signal, Spawn
+from trunkline_broker.core.effects import Adopt, Forget, NoteUnseen, Signal, Spawn
 from trunkline_broker.core.events import (
     ClientExited,
     Event,
@@ -168,12 +168,15 @@ class Processes:
         self._unseen.add(WorkerKey(order.pool, order.slot, order.generation))
         self._write_hints()
 
-    def drop_unseen(self, order: DropUnseen) -> None:
-        """Name it no more; nothing if it never was."""
+    def forget(self, order: Forget) -> None:
+        """Name a worker no more that no broker started, and let its process be."""
         key = WorkerKey(order.pool, order.slot, order.generation)
-        if key in self._unseen:
-            self._unseen.discard(key)
-            self._write_hints()
+        self._unseen.discard(key)
+        process = self._workers.pop(key, None)
+        if process is not None:
+            self._loop.remove_reader(process.pidfd)
+            os.close(process.pidfd)
+        self._write_hints()
 
     def _new_output(self, key: WorkerKey) -> Path | None:
         directory = self._paths.workers

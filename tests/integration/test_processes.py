@@ -19,7 +19,7 @@ from pathlib import Path
 
 import pytest
 from trunkline_broker import outputs
-from trunkline_broker.core.effects import Adopt, DropUnseen, NoteUnseen, Signal, Spawn
+from trunkline_broker.core.effects import Adopt, Forget, NoteUnseen, Signal, Spawn
 from trunkline_broker.core.events import (
     ClientExited,
     Event,
@@ -307,12 +307,18 @@ def test_workers_that_no_broker_started_are_named_to_the_next_one(loop: str) -> 
                     (by_hand.pid, True),
                     (None, True),
                 ]
-                it.processes.drop_unseen(DropUnseen(POOL, 1, far))
+                it.processes.forget(Forget(POOL, 1, far))
                 assert len(read_hints(it.paths.hints)) == 1
+                it.processes.forget(Forget(POOL, 0, here))  # given up, and back as another one
+                it.processes.adopt(Adopt(POOL, 0, far, by_hand.pid, is_manual=True))
+                (hint,) = read_hints(it.paths.hints)
+                assert (hint.number, hint.pid) == (far.number, by_hand.pid)
             finally:
                 by_hand.kill()
                 by_hand.wait()
             await it.exited()
+            exits = [event for event in it.events if isinstance(event, ProcessExited)]
+            assert [event.generation for event in exits] == [far]
 
     run_on(loop, job())
 

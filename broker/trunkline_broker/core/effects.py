@@ -111,8 +111,8 @@ class NoteUnseen:
 
 
 @dataclass(frozen=True, slots=True)
-class DropUnseen:
-    """Name such a worker no more; nothing if it is not named."""
+class Forget:
+    """Watch and name a worker no more that no broker started; nothing if it is unknown."""
 
     pool: PoolName
     slot: int
@@ -295,7 +295,7 @@ Effect = (
     | Spawn
     | Adopt
     | NoteUnseen
-    | DropUnseen
+    | Forget
     | Signal
     | WatchClient
     | UnwatchClient

@@ -166,7 +166,8 @@ class Registering:
             known = self._said_again(peer, frame)
         if known is not None:
             return self._known(known, frame)
-        if frame.generation.epoch >= self._hub.epoch:
+        is_given_up = frame.generation.epoch == self._hub.epoch and not frame.token
+        if frame.generation.epoch >= self._hub.epoch and not is_given_up:
             raise Refusal("SUPERSEDED", "this generation was replaced or is unknown here")
         if len(self._hub.workers) >= self._hub.spec.max_workers:
             raise Refusal("OVERLOADED", f"{self._hub.spec.max_workers} workers are here already")
@@ -194,7 +195,8 @@ class Registering:
             if not hub.spec.accept_manual or not frame.pool:
                 raise Refusal("UNKNOWN_POOL", f"no pool {frame.pool!r} is configured")
             pool = hub.pools.add(manual_spec(frame.pool), is_configured=False)
-        is_new = frame.generation.epoch == 0
+        # One of this epoch was given up for its silence: what it held has ended.
+        is_new = frame.generation.epoch in (0, hub.epoch)
         number = pool.free_number() if is_new else frame.slot
         generation = hub.next_generation() if is_new else frame.generation
         worker = Worker(

@@ -12,7 +12,7 @@ from trunkline_protocol.frames import Bye, Role
 from trunkline_protocol.ids import Generation, PoolName
 from trunkline_protocol.secret import SecretBytes
 
-from trunkline_broker.core.effects import DropUnseen, Signal, Spawn
+from trunkline_broker.core.effects import Forget, Signal, Spawn
 from trunkline_broker.core.endings import Endings
 from trunkline_broker.core.hub import Hub, Timer, WorkerLost, WorkerServed
 from trunkline_broker.core.liveness import lease_ends_s
@@ -162,7 +162,11 @@ class Staffing:
         hub.deadlines.set((Timer.KILL, worker.generation), now_s + worker.spec.stop_s)
 
     def kill(self, worker: Worker, reason: str, now_s: float) -> None:
-        """Kill a worker that does not react; its exit counts and is made good."""
+        """Kill a worker that does not react; its exit counts and is made good.
+
+        One that no broker started is given up instead: it may come back, from a debugger or from
+        behind a link that was down, and then registers anew.
+        """
         if worker.state is WorkerState.STOPPING:
             return
         self._hub.count("workers_killed")
@@ -172,7 +176,7 @@ class Staffing:
         for timer in (Timer.START, Timer.LEASE, Timer.DRAIN):
             self._hub.deadlines.clear((timer, worker.generation))
         self._vacate(worker)
-        if worker.is_child:
+        if worker.is_child and not worker.is_manual:
             self.signal(worker, "KILL")
             self._hub.deadlines.set((Timer.KILL, worker.generation), now_s + _REAP_S)
             worker.is_killed = True
@@ -249,13 +253,13 @@ class Staffing:
             hub.deadlines.clear((timer, generation))
         hub.workers.remove(worker)
         hub.awaited.discard(generation)
-        if not worker.is_child:
-            hub.out.append(DropUnseen(worker.pool, worker.slot, generation))
+        if worker.is_manual or not worker.is_child:
+            hub.out.append(Forget(worker.pool, worker.slot, generation))
         fields = {**hub.worker_fields(worker), "exit": text}
         if worker.is_exit_asked:
             hub.log("info", "worker_exited", fields)
         else:
-            why = {"why": worker.trouble} if worker.trouble else {}
+            why = {"why": worker.trouble} if worker.trouble not in ("", text) else {}
             hub.log("warning", "worker_exited", {**fields, **why, "said": _last_word(tail)})
         reason = "; ".join(part for part in (worker.trouble, text) if part)
         self._refill(worker, reason, tail, now_s)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from trunkline_broker.core.effects import Adopt, Log
+from trunkline_broker.core.effects import Adopt, Forget, Log
 from trunkline_broker.core.events import PeerDisconnected, Side, StopRequested
 from trunkline_protocol import frames
 from trunkline_protocol.ids import Epoch, Generation
 
-from tests.support.broker_rig import Rig, RigWorker, a_pool, adapters, only
+from tests.support.broker_rig import Rig, RigWorker, a_pool, adapters, held, only
 
 MANUAL = Generation(Epoch(0), 0)
 
@@ -89,6 +89,45 @@ def test_a_manual_worker_gets_a_generation_and_is_watched() -> None:
     worker.reconnect()
     assert only(worker.got(frames.Registered)).generation == worker.generation
     assert rig.of(Adopt) == []
+
+
+@pytest.mark.parametrize("pid", [70_001, None])
+def test_a_worker_that_was_given_up_registers_anew(pid: int | None) -> None:
+    """From a debugger, or from behind a link that was down; what it still runs is stopped."""
+    rig = Rig()
+    worker, own = RigWorker(rig, "m", 0, MANUAL), rig.a_worker("p")
+    worker.pid = pid
+    worker.register()
+    worker.ready("m")
+    client = rig.a_client()
+    opened = client.open("m")
+    before = worker.generation
+    seen = rig.live(12.0, own)
+    assert [effect.generation for effect in seen if isinstance(effect, Forget)] == [before]
+    assert client.failure()["code"] == "TRANSPORT"
+    assert rig.signals() == []
+    assert [pool.spec.name for pool in rig.hub.pools] == ["p"]
+    worker.beat()
+    assert worker.got(frames.Who)
+    worker.register("serving", calls=(held(opened, client),))
+    assert only(worker.got(frames.Registered)).generation > before
+    assert only(worker.got(frames.Cancel)).call == opened.call
+    assert len(rig.of(Adopt)) == (pid is not None)
+    worker.ready("m")
+    assert only(worker.got(frames.Role)).role == "serving"
+    client.open("m")
+    assert worker.got(frames.Start)
+    rig.check()
+
+
+def test_a_killed_worker_of_ours_does_not_register_anew() -> None:
+    """It has a token, and another one serves in its place."""
+    rig = Rig()
+    worker = rig.a_worker()
+    rig.wait(3.5)
+    worker.exit()
+    worker.register("serving")
+    assert only(worker.got(frames.Refused)).code == "SUPERSEDED"
 
 
 def test_a_stopping_broker_takes_no_new_worker() -> None:
