@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from trunkline_broker.cli.connection import CONNECT_S
 from trunkline_broker.cli.exits import ExitCode
+from trunkline_broker.cli.main import main
 
 from tests.support.broker import SCRIPTED, BrokerProcess, run_directory, running_broker
 from tests.support.processes import is_alive
@@ -129,11 +130,10 @@ def test_wrong_arguments(arguments: list[str]) -> None:
         "adapter check",
     ],
 )
-def test_help_has_an_example(name: str) -> None:
+def test_help_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each command shows how it is used."""
-    done = trunkline(*name.split(), "--help", environ=variables())
-    assert done.returncode == 0
-    assert f"\n    trunkline {name}" in done.stdout
+    assert main([*name.split(), "--help"]) == 0
+    assert f"\n    trunkline {name}" in capsys.readouterr().out
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -360,7 +360,12 @@ def test_drain_and_swap_back() -> None:
         done = trunkline("chat", "--provider", "scripted", "hi", environ=environ)
         assert done.returncode == ExitCode.FAILED
         assert "drained on request" in done.stderr
-        assert trunkline("swap", "scripted", environ=environ).returncode == 0
+        done = trunkline("status", environ=environ)
+        assert done.returncode == 0, done.stderr
+        assert "down" in done.stdout
+        done = trunkline("swap", "scripted", environ=environ)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.startswith("scripted/0: pid ")
         done = trunkline("chat", "--provider", "scripted", "hi", environ=environ)
         assert done.returncode == 0, done.stderr
         assert trunkline("drain", "nobody", environ=environ).returncode == ExitCode.FAILED

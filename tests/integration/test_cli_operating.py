@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from trunkline_broker.cli.exits import ExitCode
+from trunkline_broker.cli.main import main
 
 from tests.integration.test_cli import COMMAND, trunkline, variables
 from tests.support.broker import BrokerProcess, running_broker
@@ -63,11 +64,11 @@ def broker() -> Iterator[BrokerProcess]:
         "keys remove",
     ],
 )
-def test_help_has_an_example(name: str) -> None:
+def test_help_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each command shows how it is used."""
-    done = trunkline(*name.split(), "--help", environ=variables())
-    assert done.returncode == 0
-    assert f" trunkline {name}" in done.stdout.split("Usage:")[1].partition("\n")[2]
+    assert main([*name.split(), "--help"]) == 0
+    told = capsys.readouterr().out
+    assert f" trunkline {name}" in told.split("Usage:")[1].partition("\n")[2]
 
 
 # --- call -----------------------------------------------------------------------------------
