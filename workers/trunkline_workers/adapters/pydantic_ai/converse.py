@@ -142,19 +142,7 @@ def signature_v4(part: Callable[[str], Any], region: str, environ: Mapping[str, 
 def converse_class(part: Callable[[str], Any]) -> Any:
     """Return the library's model of this API, with our client under it."""
     model = part("pydantic_ai.models.bedrock:BedrockConverseModel")
-    streamed = part("pydantic_ai.models.bedrock:BedrockStreamedResponse")
-
-    class Streamed(streamed):
-        """A response whose events are read by the exchange."""
-
-        async def close_stream(self) -> None:
-            await self._event_stream.exchange.close()
-
-        async def _get_event_iterator(self) -> AsyncIterator[Any]:
-            self.provider_response_id = self._provider_response_id
-            async for event in self._event_stream:
-                for each in self._map_chunk(event):
-                    yield each
+    streamed = _streamed_class(part)
 
     class Converse(model):
         """The model."""
@@ -168,7 +156,7 @@ def converse_class(part: Callable[[str], Any]) -> Any:
             head = await exchange.send(*written["send"])
             if head.body is not None and exchange.failure is not None:
                 raise LlmError(exchange.failure)
-            response = Streamed(
+            response = streamed(
                 model_request_parameters=parameters,
                 _model_name=self.model_name,
                 _model_profile=self.profile,
@@ -185,6 +173,25 @@ def converse_class(part: Callable[[str], Any]) -> Any:
                 await response.close_stream()
 
     return Converse
+
+
+def _streamed_class(part: Callable[[str], Any]) -> Any:
+    """Return the library's response of this API, read by the exchange."""
+    base = part("pydantic_ai.models.bedrock:BedrockStreamedResponse")
+
+    class Streamed(base):
+        """The response."""
+
+        async def close_stream(self) -> None:
+            await self._event_stream.exchange.close()
+
+        async def _get_event_iterator(self) -> AsyncIterator[Any]:
+            self.provider_response_id = self._provider_response_id
+            async for event in self._event_stream:
+                for each in self._map_chunk(event):
+                    yield each
+
+    return Streamed
 
 
 class _Events:
