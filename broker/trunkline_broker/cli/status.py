@@ -36,7 +36,14 @@ def status(
         "routes",
         ("provider", "pool", "state", "in flight", "queued"),
         (
-            (row["provider"], row["pool"], row["state"], row["inFlight"], row["queued"])
+            # A route that is down has no figures.
+            (
+                row["provider"],
+                row["pool"],
+                row["state"],
+                row.get("inFlight", "-"),
+                row.get("queued", "-"),
+            )
             for row in document.get("routes", ())
         ),
     )

@@ -82,16 +82,18 @@ def reload_lines(done: Mapping[str, Any]) -> list[str]:
     """Return the answer to a `reload` query for people."""
     kinds = ("added", "removed", "changed", "unchanged")
     lines = [f"{what}: {', '.join(done[what])}" for what in kinds if done[what]]
+    if keys := done.get("restart"):  # neither this nor clients is told by an older broker
+        lines.append(f"in force after trunkline restart: {', '.join(keys)} of [broker]")
+    if clients := done.get("clients"):
+        lines.append(f"other rights: {', '.join(clients)}")
     return lines + [line for report in done["swapped"] for line in swap_lines(report)]
 
 
 def _line(name: str, slot: Mapping[str, Any]) -> str:
     alive = slot.get("aliveCalls", 0)
     going_on = f"; {alive} stream{' goes' if alive == 1 else 's go'} on with the old one"
-    return (
-        f"{name}/{slot['slot']}: pid {slot['oldPid']} -> pid {slot['newPid']}"
-        f"{going_on if alive else ''}"
-    )
+    change = f"pid {slot['oldPid']} -> " if slot["oldPid"] is not None else ""
+    return f"{name}/{slot['slot']}: {change}pid {slot['newPid']}{going_on if alive else ''}"
 
 
 def reload(
@@ -117,18 +119,8 @@ def reload(
     if as_json:
         print_json(done)
         return
-    for what in ("added", "removed", "changed", "unchanged"):
-        if done.get(what):
-            out().print(f"{what}: {', '.join(done[what])}", markup=False)
-    if done.get("restart"):
-        keys = ", ".join(done["restart"])
-        text = f"in force after trunkline restart: {keys} of [broker]"
-        out().print(text, style="yellow", markup=False)
-    if done.get("clients"):
-        out().print(f"other rights: {', '.join(done['clients'])}", markup=False)
-    for report in done.get("swapped", ()):
-        for slot in report["slots"]:
-            out().print(_line(report["pool"], slot), markup=False)
+    for line in reload_lines(done):
+        out().print(line, markup=False)
 
 
 def drain(
