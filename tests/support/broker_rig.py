@@ -225,7 +225,9 @@ class Rig:
             waiting += len(gate.queue)
         queued = [call for call in hub.calls if call.state.value == "queued"]
         assert len(queued) == waiting + len(hub.unsettled)
-        assert hub.queued_bytes == sum(len(c.waiting.body) for c in queued if c.waiting)
+        asked = [question.held_bytes for question in self.broker._questions._waiting.values()]
+        bodies = [len(call.waiting.body) for call in queued if call.waiting]
+        assert hub.queued_bytes == sum(bodies) + sum(asked)
         for client in hub.clients:
             streams = [c for c in client.calls.values() if c.worker is not None]
             assert len(client.budget) == len(streams)

@@ -104,6 +104,10 @@ class Link:
         """Return for how long no broker could be spoken to; 0 when it can."""
         return 0.0 if self.phase is LinkPhase.UP else now_s - self._down_s
 
+    def hello(self) -> Send:
+        """Return the greeting; said where the broker knows us it only brings an answer."""
+        return Send(self._hello)
+
     # --- facts ---------------------------------------------------------------------------------
 
     def on_connected(self, now_s: float) -> Effects:

@@ -492,6 +492,8 @@ class Mux:
             if self._link.is_up and stream.is_quiet(now_s):
                 quiet.append(stream.restated(now_s))
             effects.extend(self._absorb(stream, stream.on_tick(now_s), now_s))
+        if self._unsent.take_unheard():  # does it live? A greeting is small
+            effects.append(self._link.hello())
         return [*effects, *self._restates(quiet, now_s)]
 
     def _is_scheduled(self, at_s: float, call: CallId) -> bool:
@@ -531,11 +533,11 @@ class Mux:
                 self._done.add(effect.frame.calls, now_s)
                 if self._done.due_s <= now_s:
                     out.extend(self._done.flush(now_s, can_send=self._link.is_up))
-            elif self._may_send(stream, effect.frame):
+            elif self._may_send(stream, effect.frame, now_s):
                 out.append(effect)
         return out
 
-    def _may_send(self, stream: StreamState, frame: object) -> bool:
+    def _may_send(self, stream: StreamState, frame: object, now_s: float) -> bool:
         """Decide for a frame of a call; what is held back is said again when it may go out."""
         link = self._link
         match frame:
@@ -544,7 +546,7 @@ class Mux:
                 if may and not stream.was_sent:
                     stream.was_sent = True
                     self._unsent.drop(stream.call)
-                return may
+                return may and self._unsent.may_repeat(stream.call, link.heard_s, now_s)
             case Resume():
                 return link.is_up and not link.is_probing
             case Cancel():
@@ -556,8 +558,7 @@ class Mux:
         self._calls.pop(stream.call, None)
         self._by_key.pop(stream.stream_key, None)
         stream.scheduled_s = _NEVER_S
-        self._unsent.drop(stream.call)
-        self._unsent.note_chunks(stream.intake.most_waiting)
+        self._unsent.forget(stream.call, stream.intake.most_waiting)
 
     def _schedule(self, stream: StreamState, now_s: float) -> None:
         """Look at the call again at its next deadline; a later deadline is found out then.

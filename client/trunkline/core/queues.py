@@ -36,16 +36,27 @@ class QueueStatistics(NamedTuple):
 
 
 class Unsent:
-    """Calls that wait for a broker, and the high-water marks of all that is counted by call.
+    """Requests that no broker has taken yet, and the high-water marks of what is counted by call.
 
     Attributes:
         bytes: of the requests that wait.
     """
 
-    __slots__ = ("_bytes_high", "_calls_high", "_chunks_high", "_high", "_waiting", "bytes")
+    __slots__ = (
+        "_bytes_high",
+        "_calls_high",
+        "_chunks_high",
+        "_high",
+        "_is_unheard",
+        "_said_s",
+        "_waiting",
+        "bytes",
+    )
 
     def __init__(self) -> None:
         self._waiting: dict[CallId, int] = {}
+        self._said_s: dict[CallId, float] = {}  # when the last OPEN of a call went out
+        self._is_unheard = False
         self.bytes = 0
         self._high = self._bytes_high = self._calls_high = self._chunks_high = 0
 
@@ -63,6 +74,29 @@ class Unsent:
     def drop(self, call: CallId) -> None:
         """Take note that a call was sent, or is over."""
         self.bytes -= self._waiting.pop(call, 0)
+
+    def forget(self, call: CallId, most_chunks: int) -> None:
+        """Let go of a call of whose chunks so many waited at once."""
+        self.drop(call)
+        self._said_s.pop(call, None)
+        self.note_chunks(most_chunks)
+
+    def may_repeat(self, call: CallId, heard_s: float, now_s: float) -> bool:
+        """Tell whether to send an OPEN; one that may still lie in a queue is not put beside it.
+
+        Frames get lost with their connection, or where somebody has answered meanwhile. A broker
+        that stands still would find a request five times, and so long they are in our memory.
+        """
+        if self._said_s.get(call, heard_s) > heard_s:
+            self._is_unheard = True
+            return False
+        self._said_s[call] = now_s
+        return True
+
+    def take_unheard(self) -> bool:
+        """Tell, once, whether an OPEN was held back since nobody has answered."""
+        was_unheard, self._is_unheard = self._is_unheard, False
+        return was_unheard
 
     def note_calls(self, count: int) -> None:
         """Take note of how many calls are open."""

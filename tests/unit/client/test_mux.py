@@ -309,6 +309,29 @@ def test_what_was_opened_before_an_offer_came_again_is_heard() -> None:
     assert len(mux.take(stream, 20.0)[0]) == 2
 
 
+def test_a_request_is_not_put_beside_itself_while_a_broker_stands_still() -> None:
+    """It may be large; a greeting asks whether anybody is there, and the answer sets it free."""
+    mux = a_mux()
+    stream = opened(mux, now_s=1.0)
+    other = opened(mux, now_s=1.0)
+    assert types(ticked(mux, 9.5)) == [frames.Hello] * 4  # one for all, after 0.5, 1, 2, 4 s
+    mux.on_control(welcome(), 9.6)
+    said = ticked(mux, 17.0)
+    assert {frame.call for frame in said if isinstance(frame, frames.Open)} == {
+        stream.call,
+        other.call,
+    }
+    assert not [frame for frame in said if isinstance(frame, frames.Hello)]
+
+
+def test_a_new_connection_brings_every_request_again() -> None:
+    """What was said on the old one may be lost."""
+    mux = a_mux()
+    opened(mux, now_s=1.0)
+    mux.on_disconnected(1.1)
+    assert types(sent(come_up(mux, 2, 1.2))) == [frames.Open]
+
+
 def test_a_lost_unseen_call_is_opened_again() -> None:
     """Through the same gate as the first time."""
     mux = a_mux()
