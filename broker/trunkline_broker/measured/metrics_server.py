@@ -49,8 +49,8 @@ class MetricsServer:
         self._server = await asyncio.start_server(
             self._serve, host.strip("[]"), int(port), limit=MAX_REQUEST_BYTES
         )
-        name = self._server.sockets[0].getsockname()
-        return f"{name[0]}:{name[1]}"
+        host, port = self._server.sockets[0].getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
     def close(self) -> None:
         """Stop listening; a page that is being sent is cut."""

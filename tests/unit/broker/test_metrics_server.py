@@ -1,9 +1,10 @@
-"""The HTTP side of the metrics, request by request; no socket is opened."""
+"""The HTTP side of the metrics, request by request; only one test opens a socket."""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 import pytest
 from trunkline_broker.measured import metrics_server
@@ -139,6 +140,19 @@ async def test_of_too_many_at_once_the_last_are_sent_away(monkeypatch: pytest.Mo
         silent.feed_eof()
         await first
         assert (await answer("GET /metrics HTTP/1.1", server))[0] == "HTTP/1.1 200 OK"
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+async def test_the_address_in_use_can_be_put_into_a_url(host: str) -> None:
+    server = a_server()
+    try:
+        address = await server.start(f"{host}:0")
+    except OSError:
+        pytest.skip(f"this machine has no {host}")
+    parts = urlsplit(f"http://{address}/metrics")
+    assert parts.hostname == host.strip("[]")
+    assert parts.port
+    server.close()
 
 
 async def test_a_server_that_never_listened_can_be_closed() -> None:
