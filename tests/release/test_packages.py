@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import re
 import subprocess
 import sys
 import tarfile
@@ -190,3 +191,28 @@ def test_the_sdist_installs(
     python = a_venv(tmp_path / "venv", version, str(sdist))
     assert_command(python, "")
     assert_call(python, complete(version), complete(version))
+
+
+def test_the_installation_of_the_first_page(built: Path, tmp_path: Path) -> None:
+    """Its lines, one after the other, in what the sdist holds."""
+    (sdist,) = built.glob("*.tar.gz")
+    with tarfile.open(sdist) as archive:
+        archive.extractall(tmp_path, filter="data")
+    (source,) = tmp_path.iterdir()
+    page = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```sh install\n(.*?)```", page, re.DOTALL)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").symlink_to(an_interpreter("3.13"))
+    environ = {**os.environ, "PATH": f"{tmp_path / 'bin'}:{os.environ['PATH']}"}
+    script = f"set -e\n{block}command -v trunkline\ntrunkline --version\n"
+    done = subprocess.run(  # noqa: S603
+        ["/bin/sh", "-c", script],
+        cwd=source,
+        env=environ,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"{source}/.venv/bin/trunkline\n" in done.stdout
+    assert __version__ in done.stdout
