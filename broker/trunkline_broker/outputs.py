@@ -16,6 +16,8 @@ from trunkline_broker.paths import PRIVATE_FILE_MODE
 
 OUTPUT_LIMIT_BYTES: Final = 1024 * 1024  # per process; as much again in `.old`
 TAIL_LINES: Final = 20  # what an exit report carries
+_PROMPTS: Final = (b"[trunkline] prompt call=", b"[trunkline] answer call=")
+"""How lines of the workers' debug switch begin (their `prompts.py`)."""
 _TAIL_BYTES: Final = 8 * 1024
 _LINE_CHARS: Final = 500
 _KEPT_FILES: Final = 4  # of one slot: the living one, an adopted one, and two to look back at
@@ -61,13 +63,22 @@ def keep_below(path: Path, limit_bytes: int = OUTPUT_LIMIT_BYTES) -> bool:
 
 
 def last_lines(path: Path, count: int = TAIL_LINES) -> tuple[str, ...]:
-    """Return the last lines that were printed, the oldest first; none if nothing can be read."""
-    text = b""
+    """Return the last lines that were printed, the oldest first; none if nothing can be read.
+
+    They go into the broker's log and status, so prompts and answers that a worker writes for
+    `debug_prompts` are left out, and so is a line without its beginning, which may be one of them.
+    """
+    end = b""
+    is_cut = False
     for part in (path.with_suffix(".old"), path):
         with contextlib.suppress(OSError):  # no such file: nothing was printed, or never cut
-            text += _read_end(part, _TAIL_BYTES)
-    lines = text.decode("utf-8", "replace").splitlines()
-    return tuple(line[:_LINE_CHARS] for line in lines if line.strip())[-count:]
+            size = part.stat().st_size
+            is_cut = is_cut or part != path or size > _TAIL_BYTES
+            end = (end if size < _TAIL_BYTES else b"") + _read_end(part, _TAIL_BYTES)
+    # At newlines alone: what else Unicode takes for the end of a line may be in a prompt.
+    lines = end.split(b"\n")[1 if is_cut else 0 :]
+    texts = (line.decode("utf-8", "replace") for line in lines if not line.startswith(_PROMPTS))
+    return tuple(text[:_LINE_CHARS] for text in texts if text.strip())[-count:]
 
 
 def prune(directory: Path, pool: str, slot: int, keep: int = _KEPT_FILES) -> None:

@@ -13,6 +13,11 @@ from trunkline_broker.outputs import (
     output_path,
     prune,
 )
+from trunkline_protocol.chunks import TextDelta
+from trunkline_protocol.finish import FinishReason
+from trunkline_protocol.ids import CallId
+from trunkline_protocol.options import GenerateOptions
+from trunkline_workers.prompts import PromptLog
 
 
 def test_a_file_is_private_and_cut_under_its_writer(tmp_path: Path) -> None:
@@ -20,17 +25,16 @@ def test_a_file_is_private_and_cut_under_its_writer(tmp_path: Path) -> None:
     path = tmp_path / "a-0-1.5.log"
     fd = open_output(path)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    os.write(fd, b"0123456789" * 10 + b"the end\n")
+    os.write(fd, b"0123456789" * 9 + b"\nand now\nthe end\n")
     assert not keep_below(path, 1000)
     assert keep_below(path, 50)
     os.write(fd, b"more\n")
     os.close(fd)
     assert path.read_bytes() == b"more\n"
     old = path.with_suffix(".old")
-    assert old.read_bytes() == (b"0123456789" * 10 + b"the end\n")[-50:]
+    assert old.read_bytes() == (b"0123456789" * 9 + b"\nand now\nthe end\n")[-50:]
     assert stat.S_IMODE(old.stat().st_mode) == 0o600
-    assert last_lines(path)[-1] == "more"
-    assert last_lines(path)[-2].endswith("the end")
+    assert last_lines(path) == ("and now", "the end", "more")
 
 
 def test_last_lines_are_bounded(tmp_path: Path) -> None:
@@ -59,3 +63,28 @@ def test_only_the_newest_files_of_a_slot_stay(tmp_path: Path) -> None:
     prune(tmp_path, "a", 0, keep=2)
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == ["a-0-6.5.log", "a-0-7.5.log", "a-1-0.5.log"]
+
+
+def test_prompts_of_the_debug_switch_are_no_last_lines(tmp_path: Path) -> None:
+    """They would go into the broker's log and status; nor does a piece of one."""
+    path = tmp_path / "a-0-1.5.log"
+    written: list[str] = []
+    log = PromptLog(written.append, str)
+    key = (CallId(b"k" * 16), 0)
+    text = {"type": "text", "text": "zebra\u2028zebra " * 2000}
+    message = {"id": "1", "role": "user", "content": [text], "source": {"kind": "user"}}
+    log.request(
+        key, GenerateOptions.from_dict({"provider": "p", "model": "m", "messages": [message]})
+    )
+    log.chunks(key, [TextDelta(0, "zebra").to_array()])
+    log.end(key, FinishReason("stop"))
+    lines = "".join(f"[trunkline] {line}\n" for line in written)
+    path.write_text(f"first\n{lines}last\n", encoding="utf-8")
+    assert last_lines(path)[-1] == "last"
+    assert "zebra" not in str(last_lines(path))
+    path.write_text(f"{lines}{lines[: len(lines) // 2]}", encoding="utf-8")  # killed at it
+    assert "zebra" not in str(last_lines(path))
+    assert keep_below(path, 5000)  # the file ends, and what is kept begins, within a prompt
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"{lines[len(lines) // 2 :]}more\n")
+    assert last_lines(path) == ("more",)
