@@ -167,16 +167,20 @@ def test_a_deadline_without_its_client_is_a_defect() -> None:
         rig.broker._greeting.on_client_due(RigClient(rig, 1).id)
 
 
-def test_a_connection_that_names_another_client_leaves_the_first_one() -> None:
-    """It is as good as disconnected, and does not stay for ever."""
+@pytest.mark.parametrize("pid", [0, None])
+def test_a_connection_that_names_another_client_ends_the_first_one(pid: int | None) -> None:
+    """At once, with its calls: else a single connection could fill the table for everybody."""
     rig = Rig()
-    first = rig.a_client(pid=None)
-    second = RigClient(rig, rig.number(), pid=None)
+    worker = rig.a_worker()
+    first = rig.a_client(pid=pid)
+    first.open()
+    second = RigClient(rig, rig.number(), pid=pid)
     second.peer = first.peer
     second.hello()
-    assert len(rig.hub.clients) == 2
-    rig.wait(10.0)
+    assert worker.got(frames.Cancel)
     assert [client.id for client in rig.hub.clients] == [second.id]
+    second.open()
+    assert second.got(frames.Accepted)
 
 
 def test_a_connected_client_is_not_judged() -> None:
