@@ -31,7 +31,7 @@ PARTS: Final[dict[str, tuple[Part, int, int]]] = {
     "latency": (latency, 100, 20),
     "first": (first_chunk, 100, 20),
     "control": (control, 3, 1),
-    "flat": (flat, 3, 1),
+    "flat": (flat, 2, 1),
     "large": (large, 4, 2),
     "memory": (memory, 2_000, 200),
     "scale": (scale, 100_000, 10_000),

@@ -8,11 +8,13 @@ from contextlib import ExitStack, contextmanager
 from typing import Final
 
 from bench.result import Chart, Points, Result, Row, absolute, quantile, shown
-from bench.rig import Child, Rig, rig
-from bench.running import run_agent
+from bench.rig import Child, Rig, process_cpu_s, rig
+from bench.running import MOST_ROUNDS, medians, run_agent
 
 BUDGET: Final = 4000
 PROCESSES: Final = 10
+AT_ONCE: Final = 200
+FLAT_BUDGET: Final = 1.5
 SECONDS: Final = 3
 LARGE_MIB: Final = 8
 PACED_MODEL: Final = "paced-600-5"
@@ -46,36 +48,71 @@ def control(running: Rig, rounds: int, seconds: int) -> Result:
 
 
 def flat(running: Rig, rounds: int, seconds: int) -> Result:
-    """Measure the broker's CPU per call as routes, clients and open calls grow."""
-    del rounds  # a curve shows its own noise
-    clients: Points = [
-        (count, _cost_us(running, max(1, count // 20), min(count, 20), seconds))
-        for count in (1, 20, 100, 200)
-    ]
-    calls: Points = []
-    for count in (0, 500, 1000, 2000):
+    """Measure the broker's CPU per call as routes, clients and open calls grow.
+
+    Always with 200 calls at a time, so that over more clients there are fewer on each connection.
+    The floor is that of bare ROUTERs which pass on the same frames (`bare_calls`).
+    """
+    rounds = min(rounds, MOST_ROUNDS)
+
+    def of_clients(count: int) -> float:
+        processes = min(PROCESSES, count)
+        return _cost_us(running, processes, count // processes, AT_ONCE // count, seconds)
+
+    def beside_calls(count: int) -> float:
         with idle_streams(running, count):
-            calls.append((count, _cost_us(running, 1, 20, seconds)))
-    routes: Points = []
-    for count in (1, 20, 100, 200):
+            return _cost_us(running, 1, 20, AT_ONCE // 20, seconds)
+
+    def of_routes(count: int) -> float:
         with rig(routes=count) as other:
-            routes.append((count, _cost_us(other, 1, 20, seconds)))
-    curves = {"clients": clients, "open calls": calls, "routes": routes}
-    growth = [(curve[-1][1] / curve[0][1]) for curve in curves.values()]
+            return _cost_us(other, 1, 20, AT_ONCE // 20, seconds)
+
+    numbers = (1, 10, 50, 100, 200)
+    clients = medians(numbers, rounds, of_clients)
+    floor = medians(numbers, rounds, lambda count: _floor_us(running, count, seconds))
+    calls = medians((0, 500, 1000, 2000), rounds, beside_calls)
+    routes = medians((1, 20, 100, 200), rounds, of_routes)
+    beside = f"; bare ROUTERs {floor[0][1]:.0f} and {floor[-1][1]:.0f} us"
     rows = [
-        Row(
-            f"cost of a call with {curve[-1][0]:,} {name}, against {curve[0][0]:,}",
-            f"{curve[-1][1]:.0f} us",
-            f"{curve[0][1]:.0f} us",
-            ratio,
-            "flat",
-            ratio <= 1.5,
-            spread_of(curve),
-        )
-        for (name, curve), ratio in zip(curves.items(), growth, strict=True)
+        _flat_row("clients", clients, beside),
+        _flat_row("open calls", calls),
+        _flat_row("routes", routes),
     ]
-    title = "Broker CPU per call"
-    return Result(rows, [Chart("flat", title, "how many of them", "microseconds", curves)])
+    curves = {"clients": clients, "open calls": calls, "routes": routes}
+    curves["clients of bare ROUTERs"] = floor
+    title, x = "Broker CPU per call, 200 calls at a time", "how many of them"
+    return Result(rows, [Chart("flat", title, x, "microseconds per call", curves)])
+
+
+def _flat_row(name: str, curve: Points, beside: str = "") -> Row:
+    (least, first), (most, last) = curve[0], curve[-1]
+    return Row(
+        f"cost of a call with {most:,} {name}, against {least:,}",
+        f"{last:.0f} us",
+        f"{first:.0f} us{beside}",
+        last / first,
+        f"<= {FLAT_BUDGET} x",
+        last / first <= FLAT_BUDGET,
+        spread_of(curve),
+    )
+
+
+def _floor_us(running: Rig, count: int, seconds: int) -> float:
+    """Return the CPU per call of ROUTERs that only pass frames on, with so many connections."""
+    where = str(running.directory)
+    numbers = (str(count), str(AT_ONCE // count), str(seconds))
+    with Child("bench.bare_calls", "broker", where) as router:
+        router.line()
+        with (
+            Child("bench.bare_calls", "worker", where) as worker,
+            Child("bench.bare_calls", "clients", where, *numbers) as clients,
+        ):
+            worker.line()
+            clients.line()
+            before_s = process_cpu_s(router.pid)
+            clients.go()
+            calls: int = clients.result()["calls"]
+            return (process_cpu_s(router.pid) - before_s) / calls * 1e6
 
 
 def spread_of(curve: Points) -> str:
@@ -100,8 +137,8 @@ def idle_streams(running: Rig, count: int) -> Iterator[None]:
         holder.result()
 
 
-def _cost_us(running: Rig, processes: int, clients: int, seconds: int) -> float:
-    return 1e6 / _calls_per_cpu_s(running, processes, clients, 200 // clients, seconds)[0]
+def _cost_us(running: Rig, processes: int, clients: int, loops: int, seconds: int) -> float:
+    return 1e6 / _calls_per_cpu_s(running, processes, clients, loops, seconds)[0]
 
 
 def _calls_per_cpu_s(
@@ -128,14 +165,19 @@ def large(running: Rig, rounds: int, seconds: int) -> Result:
     """Measure a stream paced at 5 ms beside requests of 8 MiB, which the broker only forwards.
 
     The paced stream has a worker of its own; then both share one, which has to read the requests.
+    Client and worker of such a request keep one CPU busy in turns, which alone delays others where
+    there are few: that is measured too.
     """
     quiet: list[float] = []
+    busy: list[float] = []
     beside: list[float] = []
     shared: list[float] = []
     took: list[float] = []
     cpu: list[float] = []
     for _ in range(rounds):
         quiet += _paced(running)
+        with Child("bench.busy"):
+            busy += _paced(running)
         before_s = running.cpu_s()["broker"]
         with _large_calls(running, "burst", seconds) as child:
             beside += _paced(running)
@@ -145,7 +187,7 @@ def large(running: Rig, rounds: int, seconds: int) -> Result:
         with _large_calls(running, "paced", seconds) as child:
             shared += _paced(running)
             child.result()
-    p99 = [quantile(values, 0.99) for values in (quiet, beside, shared)]
+    p99 = [quantile(values, 0.99) for values in (quiet, beside, shared, busy)]
     return Result(
         [
             Row(
@@ -158,6 +200,7 @@ def large(running: Rig, rounds: int, seconds: int) -> Result:
                 f"p50 {statistics.median(beside):.2f} ms",
             ),
             shown("the same beside requests to its own worker", [p99[2]], "{:.2f} ms"),
+            shown("the same beside one busy process, no requests", [p99[3]], "{:.2f} ms"),
             shown(f"a whole call with {LARGE_MIB} MiB", took, "{:.0f} ms"),
             shown("broker CPU for it", cpu, "{:.1f} ms"),
         ]

@@ -6,12 +6,13 @@ from typing import Final
 
 from bench.bare_lane import inner_of, outer_of
 from bench.result import Chart, Points, Result, Row, shown, versus
-from bench.rig import Child, Rig
-from bench.running import run_agent
+from bench.rig import Child, Rig, rig
+from bench.running import MOST_ROUNDS, medians, run_agent
 
 BUDGET: Final = 0.55
 FRAMES_BUDGET: Final = 0.9
 BARE: Final = "bare zmq.proxy"
+WORKERS_STREAMS: Final = 20
 
 
 def lane(rig: Rig, rounds: int, chunks: int) -> Result:
@@ -82,24 +83,41 @@ def _between(inner: str, outer: str, count: int, per_frame: int) -> float:
         return rate
 
 
-def scale(rig: Rig, rounds: int, chunks: int) -> Result:
-    """Measure throughput over the number of streams and the size of chunks."""
-    del rounds  # a curve shows its own noise
-    streams = [
-        (count, _rate(rig, "1", chunks // count, count)) for count in (1, 2, 5, 10, 20, 50, 100)
-    ]
-    paired = [
-        (count, _rate(rig, "16", chunks * 4 // count, count)) for count in (1, 2, 5, 10, 20, 50)
-    ]
-    sizes = [
-        (size, _rate(rig, f"1x1x{size}", chunks // (1 + size // 400), 1) * size / 2**20)
-        for size in (10, 40, 100, 400, 1_000, 4_000, 10_000, 40_000)
-    ]
-    rows = [shown("20 streams at once, 1 chunk per turn", [streams[4][1]], "{:,.0f} chunks/s")]
+def scale(running: Rig, rounds: int, chunks: int) -> Result:
+    """Measure throughput over the number of streams, of workers, and the size of chunks."""
+    rounds = min(rounds, MOST_ROUNDS)
+
+    def of_streams(model: str, total: int) -> Points:
+        return medians(
+            (1, 2, 5, 10, 20, 50, 100),
+            rounds,
+            lambda count: _rate(running, model, total // count, count),
+        )
+
+    def of_workers(model: str, total: int) -> Points:
+        def rate(replicas: int) -> float:
+            with rig(replicas=replicas) as other:
+                return _rate(other, model, total // WORKERS_STREAMS, WORKERS_STREAMS)
+
+        return medians((1, 2, 4), rounds, rate)
+
+    def of_size(size: int) -> float:
+        return _rate(running, f"1x1x{size}", chunks // (1 + size // 400), 1) * size / 2**20
+
+    sizes = medians((10, 40, 100, 400, 1_000, 4_000, 10_000, 40_000), rounds, of_size)
+    streams = {"1 chunk per turn": of_streams("1", chunks), "16": of_streams("16", 4 * chunks)}
+    workers = {"1 chunk per turn": of_workers("1", chunks), "16": of_workers("16", 4 * chunks)}
+    form = "{:,.0f} chunks/s"
+    of_many = [value for _, value in streams["1 chunk per turn"]]
+    of_more = [value for _, value in workers["1 chunk per turn"]]
     return Result(
-        rows,
         [
-            _chart("streams", "streams at once", "chunks/s", {"1 per turn": streams, "16": paired}),
+            shown("1 chunk per turn, 1 to 100 streams", of_many, form),
+            shown(f"the same, {WORKERS_STREAMS} streams, 1 to 4 workers", of_more, form),
+        ],
+        [
+            _chart("streams", "streams at once", "chunks/s", streams),
+            _chart("workers", f"workers, {WORKERS_STREAMS} streams", "chunks/s", workers),
             _chart("chunk_size", "characters in a chunk", "MiB/s", {"one stream": sizes}),
         ],
     )

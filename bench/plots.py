@@ -9,6 +9,10 @@ from typing import Any
 from bench.result import Chart
 
 _INCHES = (7.0, 4.0)
+# Okabe and Ito's colours, which people with any colour vision tell apart; marks say it again.
+_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7")
+_MARKS = ("o", "s", "^", "D")
+_LINES = ("-", "--", "-.", ":")
 
 
 def draw(charts: Iterable[Chart], directory: Path) -> None:
@@ -29,9 +33,11 @@ def draw(charts: Iterable[Chart], directory: Path) -> None:
 
 def _fill(axes: Any, chart: Chart) -> None:
     is_distribution = chart.y.startswith("percent")
-    for label, points in chart.curves.items():
+    styles = zip(_COLOURS, _MARKS, _LINES, strict=True)
+    for (label, points), (colour, mark, line) in zip(chart.curves.items(), styles, strict=False):
         xs, ys = zip(*points, strict=True)
-        axes.plot(xs, ys, label=label, marker="" if is_distribution else "o")
+        marker = "" if is_distribution else mark
+        axes.plot(xs, ys, label=label, marker=marker, color=colour, linestyle=line)
     axes.set(title=chart.title, xlabel=chart.x, ylabel=chart.y)
     axes.set_ylim(bottom=0)
     if chart.is_log_x:

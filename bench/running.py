@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+import statistics
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
+from bench.result import Points
 from bench.rig import Rig
+
+MOST_ROUNDS: Final = 3  # of a curve
 
 
 def run_agent(
@@ -45,3 +50,12 @@ def first_ms(rig: Rig, way: tuple[str, str, str], calls: int) -> list[float]:
 def gateway_us(before: dict[str, float], after: dict[str, float], units: int) -> float:
     """Return what broker and workers spent between two readings, microseconds per unit."""
     return sum(after[name] - before[name] for name in after) / units * 1e6
+
+
+def medians(numbers: Sequence[int], rounds: int, measure: Callable[[int], float]) -> Points:
+    """Measure a curve up and down in turns, so that a drift of the machine hits both its ends."""
+    found: dict[int, list[float]] = {number: [] for number in numbers}
+    for turn in range(rounds):
+        for number in numbers if turn % 2 == 0 else reversed(numbers):
+            found[number].append(measure(number))
+    return [(number, statistics.median(values)) for number, values in found.items()]
