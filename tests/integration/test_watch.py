@@ -46,7 +46,7 @@ class Mine(LlmAdapter):
         return cls(context.options["mark"])
 
     async def open(self):
-        if "WORD" == "slow":
+        if "slow" in ("WORD", self.mark):
             await until_there("opened")
 
     async def stream(self, options):
@@ -139,8 +139,8 @@ async def test_up_swaps_what_was_saved_and_keeps_what_serves(root: Path) -> None
 
 
 async def test_swap_follows_the_configuration_too(root: Path) -> None:
-    """Ctrl-C ends the watching and nothing else."""
-    Author(root)
+    """It waits for a swap that somebody else began. Ctrl-C ends the watching and nothing else."""
+    author = Author(root)
     with broker_in(root, CONFIG) as broker:
         await asyncio.to_thread(broker.start)
         await asyncio.to_thread(broker.until_ready, "mine")
@@ -156,6 +156,18 @@ async def test_swap_follows_the_configuration_too(root: Path) -> None:
             await until_async(lambda: output.read_text().count(" -> pid ") == 2, 15)
             async with trunkline.connect(broker.endpoint) as llm:
                 assert await said(llm) == "one?"
+                other = root / "other.toml"
+                other.write_text(CONFIG.replace("!", "slow"))
+                argument = {"pool": "mine", "config": str(other)}
+                swapping = asyncio.ensure_future(llm.query("swap", argument, timeout_s=30 * SLOW))
+                await until_async(lambda: broker.status()["pools"][0]["swapping"])
+                author.save("two")
+                await until_async(lambda: "mine.py changed" in output.read_text(), 15)
+                author.touch("opened")
+                await swapping
+                await until_async(lambda: output.read_text().count(" -> pid ") == 3, 15)
+                assert await said(llm) == "twoslow"
+                assert "SWAP_RUNNING" not in broker.status()["refused"]
             watch.send_signal(signal.SIGINT)
             assert await asyncio.to_thread(watch.wait, 10 * SLOW) == ExitCode.INTERRUPTED
         finally:

@@ -186,7 +186,7 @@ class Asker:
         self._endpoint = endpoint
 
     def __call__(self, op: str, argument: dict[str, object]) -> Any:
-        """Ask; wait for a swap of the pool that is under way to end first.
+        """Ask; wait first for the end of a swap that somebody else began, or of a restart.
 
         Raises:
             CommandError: no, with the reason; or it is time to end.
@@ -194,13 +194,23 @@ class Asker:
         deadline_s = time.monotonic() + self._timeout_s
         while True:
             try:
-                return self._run(ask("watch", op, argument, self._timeout_s, self._endpoint))
+                while self._is_busy(argument.get("pool")) and time.monotonic() < deadline_s:
+                    self._stop.wait(SWAP_AGAIN_S)
+                return self._ask(op, argument)
             except LlmError as exc:
                 if exc.code != SWAP_RUNNING or time.monotonic() > deadline_s:
                     fail(str(exc))
-                self._stop.wait(SWAP_AGAIN_S)
             except (TrunklineError, OSError) as exc:
                 fail(str(exc))
+
+    def _is_busy(self, name: object) -> bool:
+        """Tell whether that pool can't be swapped yet; `None`: any."""
+        document = self._ask("status", {})
+        pools = [pool for pool in document["pools"] if name in (None, pool["name"])]
+        return document["settling"] or any(pool["swapping"] for pool in pools)
+
+    def _ask(self, op: str, argument: dict[str, object]) -> Any:
+        return self._run(ask("watch", op, argument, self._timeout_s, self._endpoint))
 
     def _run(self, job: Coroutine[Any, Any, Any]) -> Any:
         async def until_stopped() -> Any:
