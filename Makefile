@@ -76,7 +76,7 @@ library: $(VENV)/.installed
 	  echo "installing pydantic-ai and its SDKs into $(LIBRARY)"; \
 	  if $(PYTHON) -m venv --without-pip $(LIBRARY) \
 	    && $(PIP) --python $(LIBRARY)/bin/python install --no-compile -e '.[pydantic-ai,bedrock]' \
-	      pytest pytest-asyncio hypothesis; \
+	      pytest pytest-asyncio pytest-xdist hypothesis; \
 	  then touch $(LIBRARY)/.installed; \
 	  else echo "NOTE: pydantic-ai cannot be installed here; going on without it" >&2; fi; }
 
@@ -92,7 +92,7 @@ demo: local
 
 test: local library
 	@$(BIN)/python -m pytest -q $(PARALLEL)
-	@test ! -e $(LIBRARY)/.installed || $(LIBRARY)/bin/python -m pytest -q -k ydantic \
+	@test ! -e $(LIBRARY)/.installed || $(LIBRARY)/bin/python -m pytest -q $(PARALLEL) -k ydantic \
 	  tests/contract tests/integration/test_pydantic_ai*.py
 
 check: $(VENV)/.installed

@@ -34,6 +34,7 @@ from trunkline_workers.testing.checks import (
 from trunkline_workers.testing.plugin import (
     AdapterContract,
     pytest_configure,
+    pytest_runtest_logreport,
     pytest_terminal_summary,
 )
 from trunkline_workers.testing.provider import FakeProvider, HttpSubject, Reply, scenario_requests
@@ -60,6 +61,7 @@ __all__ = [
     "Verdict",
     "obligation",
     "pytest_configure",
+    "pytest_runtest_logreport",
     "pytest_terminal_summary",
     "run_check",
     "run_contract",

@@ -21,7 +21,8 @@ from trunkline_workers.testing.checks import (
     run_check,
 )
 
-_reports: Final[dict[str, dict[int, Verdict]]] = {}
+_PROPERTY: Final = "adapter contract"
+_reports: Final[dict[str, dict[int, str]]] = {}  # outcomes by obligation, by adapter
 _MARKS: Final = {HOLDS: "+", BROKEN: "X", NOT_SHOWN: "-"}
 
 
@@ -33,12 +34,13 @@ class AdapterContract:
         raise TypeError(f"{type(self).__name__} needs a method subject()")
 
 
-def _test_of(number: int) -> Callable[[AdapterContract], None]:
-    def test(self: AdapterContract) -> None:
+def _test_of(number: int) -> Callable[..., None]:
+    def test(self: AdapterContract, record_property: Callable[[str, object], None]) -> None:
         import pytest
 
         verdict = asyncio.run(_verdict(self, number))
-        _reports.setdefault(type(self).__name__, {})[number] = verdict
+        # A property of the test reaches the process that reports, whichever ran the test.
+        record_property(_PROPERTY, [type(self).__name__, number, verdict.outcome])
         if verdict.outcome == NOT_SHOWN:
             pytest.skip(f"obligation {number} is not shown: {verdict.detail}")
         if verdict.outcome == BROKEN:
@@ -63,6 +65,14 @@ def pytest_configure(config: Any) -> None:
     _reports.clear()
 
 
+def pytest_runtest_logreport(report: Any) -> None:
+    """Note the outcome of one obligation (a hook of pytest)."""
+    for name, value in report.user_properties if report.when == "call" else ():
+        if name == _PROPERTY:
+            adapter, number, outcome = value
+            _reports.setdefault(adapter, {})[number] = outcome
+
+
 def pytest_terminal_summary(terminalreporter: Any) -> None:
     """Write the report (a hook of pytest): a row per adapter, a column per obligation."""
     if not _reports:
@@ -71,6 +81,6 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
     numbers = list(CHECKS)
     width = max(map(len, _reports))
     terminalreporter.line(" " * width + "".join(f"{number:>4}" for number in numbers))
-    for name, verdicts in _reports.items():
-        marks = [_MARKS[verdicts[n].outcome] if n in verdicts else " " for n in numbers]
+    for name, outcomes in _reports.items():
+        marks = [_MARKS[outcomes[n]] if n in outcomes else " " for n in numbers]
         terminalreporter.line(f"{name:<{width}}" + "".join(f"{mark:>4}" for mark in marks))
