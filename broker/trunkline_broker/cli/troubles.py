@@ -28,6 +28,7 @@ _CODES: Final = {
 }
 """Codes that are no agent's own mistake, and what to do."""
 _SHOWN: Final = 4  # names in one line
+_BLOCKED_MS: Final = 500  # what a worker itself tells of in its log
 
 
 class Trouble(NamedTuple):
@@ -57,6 +58,7 @@ def troubles(document: Mapping[str, Any]) -> Iterator[Trouble]:
             text = f"the last attempt on {provider} ended in {code}"
             fix = _CODES[code].replace("NAME", pools.get(provider, "NAME"))
             yield Trouble(text, fix, is_past=is_past)
+    yield from _blocked(document)
     ledger = measures.get("ledger", {})
     if ledger.get("trouble"):
         text = f"the usage ledger {ledger['file']} can't be written: {ledger['trouble']}"
@@ -72,6 +74,18 @@ def troubles(document: Mapping[str, Any]) -> Iterator[Trouble]:
         if counters.get(name):
             text = f"could not be written, {counters[name]} times: {what}"
             yield Trouble(text, "make room", is_past=True)
+
+
+def _blocked(document: Mapping[str, Any]) -> Iterator[Trouble]:
+    """Look for workers whose loop stood still of late; for much longer, and they are killed."""
+    for pool in document.get("pools", ()):
+        for slot in pool.get("slots", ()):
+            late_ms: object = slot.get("load", {}).get("loopLateMs")
+            if isinstance(late_ms, int) and late_ms >= _BLOCKED_MS:
+                name = pool["name"]
+                text = f"the loop of {name}/{slot['slot']} stood still for {late_ms / 1000:.1f} s"
+                fix = f"work that blocks belongs into asyncio.to_thread; trunkline logs {name}"
+                yield Trouble(f"{text} of late, and with it all its streams", fix, is_past=True)
 
 
 def writing_prompts(document: Mapping[str, Any]) -> list[str]:

@@ -31,6 +31,15 @@ def test_a_broker_that_is_well_has_none() -> None:
     assert list(troubles({})) == []
 
 
+@pytest.mark.parametrize(("late_ms", "said"), [(499, False), (1300, True), ("1300", False)])
+def test_a_loop_that_stood_still_of_late_is_said(late_ms: object, said: bool) -> None:
+    slots = [SLOT, {"slot": 1, "load": {"loopLateMs": late_ms}}]
+    found = list(troubles(a_document(pools=[{"name": "p", "slots": slots}])))
+    texts = ["the loop of p/1 stood still for 1.3 s of late, and with it all its streams"]
+    assert [trouble.text for trouble in found] == (texts if said else [])
+    assert all(trouble.is_past for trouble in found)
+
+
 def test_workers_that_write_prompts_are_said_in_one_line() -> None:
     assert writing_prompts(a_document(pools=of_prompts(2))) == ["p/0", "p/1"]
     (one,) = troubles(a_document(pools=of_prompts(1)))
