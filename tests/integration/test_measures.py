@@ -361,6 +361,7 @@ async def test_spans_and_log_follow_a_call_from_the_agent_to_the_provider() -> N
     assert attributes(call)["trunkline.call_id"] == facts["trunkline.call_id"]
     (line,) = [json.loads(text) for text in log.splitlines() if '"attempt_over"' in text]
     assert (line["call"], line["request_id"]) == (facts["trunkline.call_id"], "req-zz-42")
+    assert line["trace"] == call.trace_id.hex()
     told = b"".join(request.SerializeToString() for request in collector.received)
     assert b"zebra" not in told
 

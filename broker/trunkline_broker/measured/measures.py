@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trunkline_protocol.ids import Generation
+from trunkline_protocol.trace_context import read_traceparent
 
 from trunkline_broker.config import Settings
 from trunkline_broker.core.effects import AttemptEnded, NoteLoad
@@ -144,8 +145,10 @@ def attempt_fields(ended: AttemptEnded) -> dict[str, object]:
     """
     figures = ended.figures or {}
     usage = ended.usage or {}
+    trace = read_traceparent(ended.traceparent)  # without one the trace has the call's own id
     fields: dict[str, object] = {
         "call": ended.call.hex(),
+        "trace": "" if trace is None else trace.trace_id,
         "attempt": ended.attempt,
         "outcome": ended.outcome,
         "finish": ended.kind,

@@ -87,7 +87,16 @@ def test_a_line_has_names_and_numbers_and_no_words_of_the_provider() -> None:
     own = attempt_fields(an_attempt(outcome="failed", kind="error", message="queue", pool="",
                                     figures=None, usage=None, lasted_s=None))  # fmt: skip
     assert own["why"] == "queue"
-    assert own.keys().isdisjoint({"worker", "ms", "request_id", "tokens_in"})
+    assert own.keys().isdisjoint({"worker", "ms", "request_id", "tokens_in", "trace"})
+
+
+def test_a_line_names_the_trace_of_the_agent() -> None:
+    """Without one it has the call's own id, which is in the line already."""
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    assert (
+        attempt_fields(an_attempt(traceparent=f"00-{trace}-b7ad6b7169203331-01"))["trace"] == trace
+    )
+    assert "trace" not in attempt_fields(an_attempt(traceparent="nonsense"))
 
 
 def test_a_failure_is_in_the_figures_until_the_provider_answers(tmp_path: Path) -> None:
