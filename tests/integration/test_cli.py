@@ -133,7 +133,9 @@ def test_wrong_arguments(arguments: list[str]) -> None:
 def test_help_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     """Each command shows how it is used."""
     assert main([*name.split(), "--help"]) == 0
-    assert f"\n    trunkline {name}" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert f"\n    trunkline {name}" in told
+    assert max(map(len, told.splitlines())) <= 80
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -284,6 +286,29 @@ def test_chat_of_an_unknown_provider(broker: BrokerProcess) -> None:
     assert done.returncode == ExitCode.FAILED
     assert "NO_ADAPTER" in done.stderr
     assert done.stdout == ""
+
+
+def test_chat_waits_for_a_worker_that_starts(tmp_path: Path) -> None:
+    """A model takes its time to load; who has just started a broker is told what it waits for."""
+    (tmp_path / "slow.py").write_text(
+        "import time\nfrom pathlib import Path\n"
+        "while not Path(__file__).with_name('gate').exists():\n    time.sleep(0.01)\n"
+        "from trunkline_workers.adapters.scripted.adapter import ScriptedAdapter as Slow\n"
+    )
+    config = f'[worker.slow]\nadapter = "{tmp_path}/slow.py:Slow"\nproviders = ["slow"]\n'
+    with running_broker(config) as broker:
+        chat = subprocess.Popen(  # noqa: S603  our own program
+            [*COMMAND, "chat", "hi"],
+            env=variables(broker),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert chat.stderr is not None
+        assert chat.stderr.readline() == "waiting for slow to start\n"
+        (tmp_path / "gate").touch()
+        out, _ = chat.communicate(timeout=TIMEOUT_S * SLOW)
+        assert (chat.returncode, out[:2]) == (0, "0 ")
 
 
 def test_swap_shows_both_processes(broker: BrokerProcess) -> None:

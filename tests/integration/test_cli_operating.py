@@ -68,7 +68,8 @@ def test_help_has_an_example(name: str, capsys: pytest.CaptureFixture[str]) -> N
     """Each command shows how it is used."""
     assert main([*name.split(), "--help"]) == 0
     told = capsys.readouterr().out
-    assert f" trunkline {name}" in told.split("Usage:")[1].partition("\n")[2]
+    assert f"trunkline {name}" in told.split("Usage:")[1].partition("\n")[2]
+    assert max(map(len, told.splitlines())) <= 80
 
 
 # --- call -----------------------------------------------------------------------------------

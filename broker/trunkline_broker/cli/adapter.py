@@ -73,7 +73,7 @@ def check(
 
     \b
       trunkline adapter check trunkline_acme.contract
-      trunkline adapter check trunkline_acme.adapter:AcmeAdapter --python .venv/bin/python
+      trunkline adapter check acme.adapter:Acme --python .venv/bin/python
     """
     command = [python, "-m", "trunkline_workers.check", module]
     if as_json:

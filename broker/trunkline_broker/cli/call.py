@@ -34,11 +34,12 @@ def call(
 ) -> None:
     """Make one model call as an agent would; the request is a `GenerateOptions` map.
 
-    \b
     `messages` may be a text. Without --stream failed attempts are repeated by the retry policy and
     one document is printed: message, usage, finish, attempts. Exit code 1 if the call failed.
-      echo '{"provider": "local", "model": "m", "messages": "hi"}' | trunkline call
-      trunkline call request.json --stream | jq -r 'select(.type == "text-delta").text'
+
+    \b
+      echo '{"model": "m", "messages": "hi"}' | trunkline call -p local
+      trunkline call r.json --stream | jq -rj 'select(.type=="text-delta").text'
     """
     fields = _read(request)
     for name, value in (("provider", provider), ("model", model)):

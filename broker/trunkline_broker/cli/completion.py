@@ -22,10 +22,10 @@ class Shell(StrEnum):
 def completion(
     shell: Annotated[Shell, typer.Argument(help="bash, zsh or fish.")],
 ) -> None:
-    """Print the completion script of a shell.
+    """Print the completion script of a shell; zsh finds it where $fpath looks.
 
     \b
-      trunkline completion bash > ~/.local/share/bash-completion/completions/trunkline
+      echo 'source <(trunkline completion bash)' >> ~/.bashrc
       trunkline completion zsh > ~/.zfunc/_trunkline
       trunkline completion fish > ~/.config/fish/completions/trunkline.fish
     """

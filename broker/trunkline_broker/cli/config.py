@@ -32,12 +32,13 @@ def check(
 ) -> None:
     """Check the file that `trunkline up` would use; exit code 2 if it can't be used.
 
-    \b
     Without --config: $TRUNKLINE_CONFIG, ./trunkline.toml, then
     $XDG_CONFIG_HOME/trunkline/trunkline.toml; with none of them the built-in configuration.
     TRUNKLINE_BROKER_KEY=VALUE in the environment overrides `key` of [broker], and
     TRUNKLINE_WORKER_NAME_KEY=VALUE that of [worker.NAME] (letters large, - as _).
     What is allowed but will hardly work is said on stderr and changes no exit code.
+
+    \b
       trunkline config check
       trunkline config check --config deploy/broker.example.toml
       trunkline config check --json | jq -r '.notes[]'

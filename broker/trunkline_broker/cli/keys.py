@@ -45,7 +45,7 @@ def client(name: str, file: File = None, config: Config = None) -> None:
 
     \b
       trunkline keys client laptop
-      scp laptop.client.key laptop:        then there: TRUNKLINE_KEYS=laptop.client.key
+      scp laptop.client.key laptop:     then there: TRUNKLINE_KEYS=FILE
     """
     _add("clients", name, file or Path(f"{name}.client.key"), config)
 
@@ -56,7 +56,7 @@ def worker(name: str, file: File = None, config: Config = None) -> None:
 
     \b
       trunkline keys worker gpu1
-      python -m trunkline_workers --connect tcp://HOST:PORT --keys gpu1.worker.key …
+      python -m trunkline_workers --connect tcp://HOST:PORT --keys FILE …
     """
     _add("workers", name, file or Path(f"{name}.worker.key"), config)
 

@@ -42,9 +42,10 @@ def up(
 ) -> None:
     """Start the broker and its workers.
 
-    \b
     Without --config: $TRUNKLINE_CONFIG, ./trunkline.toml, then
     $XDG_CONFIG_HOME/trunkline/trunkline.toml; with none of them the built-in configuration.
+
+    \b
       trunkline up
       trunkline up --detach --config deploy/broker.example.toml
       trunkline up --watch              while you write an adapter
@@ -132,10 +133,11 @@ def restart(
 ) -> None:
     """Exchange the broker; workers and streams go on, nothing is lost.
 
-    \b
     The old one exits at once and touches no worker, the new one takes over. It runs in the
     background, also if the old one did not. Under a supervisor that starts it again by itself
     (systemd), this only ends the old one: what comes first serves.
+
+    \b
       trunkline restart
     """
     from trunkline_broker.config import load

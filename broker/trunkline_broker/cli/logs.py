@@ -39,9 +39,10 @@ def logs(
 ) -> None:
     """Show the log of the broker, or what the newest process of a worker has written.
 
-    \b
     The broker's log is a file only if it was started with --detach; under systemd:
     journalctl --user -u trunkline.
+
+    \b
       trunkline logs
       trunkline logs local -f
       trunkline logs local/1 -n 200

@@ -40,9 +40,9 @@ def setup(
 
     \b
       trunkline setup              asks for a provider and its key
-      trunkline setup local        the local model (SmolLM2-135M); no key is needed
-      trunkline setup NAME         the venv that `python` of [worker.NAME] names, with this
-                                   Trunkline and the packages of its `requires`
+      trunkline setup local        the local model (SmolLM2-135M), without a key
+      trunkline setup NAME         the venv that `python` of [worker.NAME] names,
+                                   with this Trunkline and what `requires` names
     """
     if name is None:
         _ask(config)

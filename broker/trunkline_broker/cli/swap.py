@@ -39,12 +39,13 @@ def swap(
 ) -> None:
     """Start a new worker, move the routes to it, let the old one finish its streams.
 
-    \b
     Returns when new calls go to the new worker; the old one leaves when its streams have ended.
     If the new one does not get ready, the old one keeps serving and the reason is shown. Replicas
     are exchanged one after the other; if one fails, those before it are set back.
     --env and --config hold until the next reload, or until the broker starts again. --watch looks
     at the adapter's Python files, at its env_file and at the configuration.
+
+    \b
       trunkline swap local
       trunkline swap acme --watch
       trunkline swap local --env ~/venvs/next-sdk
@@ -106,10 +107,11 @@ def reload(
 ) -> None:
     """Read the configuration again and bring the workers in line with it.
 
-    \b
     New pools start, removed ones drain, changed ones are swapped, the others are left alone. What
     [client.NAME] allows holds at once, for new calls. What stands in [broker] needs a
     `trunkline restart`; the keys that changed are named.
+
+    \b
       trunkline reload
     """
     argument: dict[str, object] = {}
@@ -128,8 +130,9 @@ def drain(
 ) -> None:
     """Take a pool out of service; its running calls end, new ones are refused.
 
-    \b
     `trunkline swap NAME` puts it in service again.
+
+    \b
       trunkline drain local
     """
     run_async(ask("drain", "drain", {"pool": name}, DRAIN_REPLY_S))

@@ -13,9 +13,10 @@ from trunkline_broker.cli.terminal import fail
 def top() -> None:
     """Show workers, routes, calls, rates, queues and memory, once a second; q ends it.
 
-    \b
     Rates and medians are of the last ten seconds. Figures of chunks are what workers report; the
     broker sees no chunk. For scripts: trunkline status --json.
+
+    \b
       trunkline top
     """
     # Textual draws on stderr.

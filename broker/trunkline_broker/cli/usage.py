@@ -45,10 +45,11 @@ def usage(
 ) -> None:
     """Show calls, failures and tokens per client, provider and model.
 
-    \b
     `cut` calls were cancelled. `in` is uncached input, `cached` input read from the provider's
     cache; reasoning is a part of `out`. `wasted` are tokens of attempts that were cut or retried;
     where the provider did not tell, the chunks that had come, with a ~. JSON has every count.
+
+    \b
       trunkline usage
       trunkline usage --since 7d --by day,model
       trunkline usage --json | jq 'map(.output) | add'
