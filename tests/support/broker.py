@@ -211,8 +211,8 @@ async def broker_process(
 
 
 def _hinted(path: Path) -> set[int]:
-    """Return the workers that the hint file names and that live."""
+    """Return the workers of this host that the hint file names and that live."""
     from trunkline_broker.hints import read_hints
     from trunkline_broker.processes import alive
 
-    return {hint.pid for hint in alive(read_hints(path))}
+    return {hint.pid for hint in alive(read_hints(path)) if hint.pid is not None}

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 # A program that starts us may leave a pipe open that never says anything.
 SILENT_PIPE_S: Final = 1.0
+_LOOK_AGAIN_S: Final = 0.2
 # What a model says must not steer the terminal: control characters but tab and newline.
 _CONTROLS: Final = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {0x09, 0x0A})
 
@@ -125,16 +126,31 @@ async def _streamed(wanted: dict[str, Any]) -> LlmFailure | None:
 async def _choose(llm: LlmRuntime, wanted: dict[str, Any]) -> None:
     """Fill in the provider and the model that were not named: the first of each."""
     if not wanted["provider"]:
-        known = await llm.list_providers()
-        if not known:
-            fail("no provider has a worker; see: trunkline status")
-        wanted["provider"] = known[0].id
+        wanted["provider"] = await _first_provider(llm)
     if not wanted["model"]:
         listed = await llm.list_models(wanted["provider"])
         if not listed:
             text = f"provider {wanted['provider']} lists no models; name one with --model"
             fail(text, ExitCode.USAGE)
         wanted["model"] = listed[0].id
+
+
+async def _first_provider(llm: LlmRuntime) -> str:
+    """Return the provider that was registered first; wait for one while a worker starts."""
+    import asyncio
+
+    is_told = False
+    while not (known := await llm.list_providers()):
+        pools = (await llm.status())["pools"]
+        slots = [(pool["name"], slot["state"]) for pool in pools for slot in pool["slots"]]
+        starting = [name for name, state in slots if state == "starting"]
+        if not starting:  # the broker gives up on those that never get ready
+            fail("no provider has a worker; see: trunkline status")
+        if not is_told:
+            err().print(f"waiting for {', '.join(dict.fromkeys(starting))} to start", markup=False)
+            is_told = True
+        await asyncio.sleep(_LOOK_AGAIN_S)
+    return known[0].id
 
 
 class Printer:
