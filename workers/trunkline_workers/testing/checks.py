@@ -32,6 +32,7 @@ from trunkline_protocol.options import GenerateOptions
 
 from trunkline_workers import adapter as adapter_contract
 from trunkline_workers.adapter import LlmAdapter
+from trunkline_workers.testing.spoilt import spoilt_histories
 
 HOLDS: Final = "holds"
 BROKEN: Final = "broken"
@@ -250,6 +251,12 @@ async def _check_11(subject: Subject) -> None:
     """Replay state that cannot be used does not fail the request."""
     played = await _play(subject, REPLAY)
     _demand(played.failure is None and bool(played.finishes), f"ended with {played.failure}")
+    answer = BlockAssembler()
+    for chunk in (await _play(subject, _offered(subject, TOOLS, TEXT)[0])).chunks:
+        answer.push(chunk)
+    for options in spoilt_histories(answer, _options(subject, REPLAY)):
+        failure = (await _played(subject.adapter.stream(options))).failure
+        _demand(failure is None, f"its own state, tampered with, ended with {failure}")
 
 
 async def _check_12(subject: Subject) -> None:
