@@ -43,6 +43,7 @@ __all__ = [
 
 # Beyond 2**53 - 1 a JSON number is no longer exact, and the seeds' indices are JSON numbers.
 INDEX_MAX: Final = 9_007_199_254_740_991
+_TEXT: Final = 1  # kind of a text delta on the lane
 
 
 @dataclass(slots=True)
@@ -341,30 +342,38 @@ def _refuse(position: int, cause: Exception | None) -> NoReturn:
 def chunks_from_arrays(items: Iterable[object]) -> list[StreamChunk]:
     """Read the arrays of one lane frame.
 
-    Text deltas are read in the loop itself: they are nearly all of the traffic.
+    Text deltas are read in the loop itself: they are nearly all of the traffic. Behind one that
+    was checked, two comparisons of identity check the next: small integers are one object each, and
+    where they are not, the tests below decide.
 
     Raises:
         RemoteProtocolError: an item is no chunk array; nothing of the frame is used then.
     """
     out: list[StreamChunk] = []
     append = out.append
-    for item in items:
-        if item.__class__ is tuple and len(cast("tuple[Any, ...]", item)) == 3:
-            # Any: the tests below are the type check, written for speed.
-            kind, index, text = cast("tuple[Any, Any, Any]", item)
-            if (
-                text.__class__ is str
-                and kind.__class__ is int
+    last: Any = None  # index of the delta before
+    # Any: the tests below are the type check, written for speed.
+    for item in cast("Iterable[Any]", items):
+        if item.__class__ is tuple and len(item) == 3:
+            kind, index, text = item
+            if text.__class__ is not str:
+                pass
+            elif kind is _TEXT and index is last:
+                append(TextDelta(index, text))
+                continue
+            elif (
+                kind.__class__ is int
                 and index.__class__ is int
                 and 0 < kind < 3
                 and 0 <= index <= INDEX_MAX
             ):
-                append(TextDelta(index, text) if kind == 1 else ReasoningDelta(index, text))
+                last = index
+                append(TextDelta(index, text) if kind == _TEXT else ReasoningDelta(index, text))
                 continue
         elif item.__class__ is not list and item.__class__ is not tuple:
             _refuse(len(out), None)
         try:
-            append(_read_array(cast("Sequence[object]", item)))
+            append(_read_array(item))
         except (TypeError, ValueError, IndexError) as exc:
             _refuse(len(out), exc)
     return out

@@ -6,7 +6,7 @@ message costs nothing per chunk.
 
 from __future__ import annotations
 
-from typing import cast
+from typing import Any, cast
 
 from trunkline_protocol.assembler import BlockAssembler
 from trunkline_protocol.chunks import (
@@ -51,18 +51,17 @@ class Assembly:
             RemoteProtocolError: a block was left out that no delta has built.
         """
         filler = self._filler
-        index, texts = -1, None
-        for at, chunk in enumerate(chunks):
-            kind = chunk.__class__
-            if kind is TextDelta or kind is ReasoningDelta:
+        index, append = -1, None
+        for at, chunk in enumerate(cast("list[Any]", chunks)):
+            if chunk.__class__ is TextDelta or chunk.__class__ is ReasoningDelta:
                 # In line, since nearly all chunks are more text of the block before.
-                delta = cast("TextDelta", chunk)
-                if delta.index != index:
-                    index, texts = delta.index, filler.open_texts(delta.index)
-                if texts is not None:
-                    texts.append(delta.text)
+                if chunk.index != index:
+                    index, texts = chunk.index, filler.open_texts(chunk.index)
+                    append = None if texts is None else texts.append
+                if append is not None:
+                    append(chunk.text)
                     continue
-            index, texts = -1, None
+            index, append = -1, None
             chunks[at] = filler.fill(chunk)
             if isinstance(chunk, Usage):
                 self.usage = chunk.usage
