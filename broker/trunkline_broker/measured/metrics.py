@@ -23,6 +23,8 @@ from trunkline_broker.measured.tallies import BUCKETS_S, DEBUG_PROMPTS, Histogra
 
 _BOUNDS: Final = (*(f"{bound:g}" for bound in BUCKETS_S), "+Inf")
 
+_ALERTING: Final = ("AUTH", "MISSING_CREDENTIAL", "QUOTA", "RATE_LIMIT")
+
 Samples = Iterable[tuple[tuple[str, ...], float]]
 Parts = Iterable[tuple[tuple[str, ...], tuple[list[int], float]]]
 
@@ -44,7 +46,7 @@ class Snapshot(Collector):
 
     def __init__(self, tallies: Tallies, status: Mapping[str, Any]) -> None:
         self._metrics = [
-            *_of_attempts(tallies),
+            *_of_attempts(tallies, [row["provider"] for row in status["routes"]]),
             *_of_workers_measures(tallies),
             *_of_calls(status),
             *_of_pools(status),
@@ -66,7 +68,7 @@ class Snapshot(Collector):
         return Page(content_type, encode(registry))
 
 
-def _of_attempts(tallies: Tallies) -> Iterator[Metric]:
+def _of_attempts(tallies: Tallies, providers: Iterable[str]) -> Iterator[Metric]:
     yield _counter(
         "trunkline_attempts",
         "Provider attempts that are over, by outcome: ended, cancelled, failed, retried.",
@@ -77,7 +79,8 @@ def _of_attempts(tallies: Tallies) -> Iterator[Metric]:
         "trunkline_failures",
         "Attempts that ended with a failure, by its code; retried ones included.",
         ("provider", "code"),
-        tallies.failures.items(),
+        # Prometheus sees no rise in a series that begins at 1: what alerts begins at 0.
+        ({(name, code): 0 for name in providers for code in _ALERTING} | tallies.failures).items(),
     )
     retried = {key[:2]: n for key, n in tallies.attempts.items() if key[2] == "retried"}
     yield _counter(

@@ -71,6 +71,15 @@ def test_queues_that_are_named_by_a_process_are_no_series() -> None:
     assert found["trunkline_queue_depth"] == {("queries",): 1}
 
 
+def test_failures_that_alert_begin_at_nothing() -> None:
+    """Prometheus sees no rise in a series that begins at 1."""
+    tallies = Tallies()
+    tallies.on_attempt(an_attempt(outcome="failed", kind="error", code="AUTH"))
+    failures = page(a_status(), tallies)["trunkline_failures_total"]
+    assert failures["QUOTA", "p"] == 0
+    assert failures["AUTH", "p"] == 1
+
+
 def test_buckets_are_cumulative() -> None:
     tallies = Tallies()
     for lasted_s in (0.0015, 0.003, 3.0, 99.0):
