@@ -183,7 +183,11 @@ class Queued:
 
 @record
 class Start:
-    """Broker → worker: run one attempt, or re-bind it if it is held already (LANE 7)."""
+    """Broker → worker: run one attempt, or re-bind it if it is held already (LANE 7).
+
+    Attributes:
+        client_pid: of the client's process, if it is on the broker's host; for a later broker.
+    """
 
     KIND: ClassVar[bytes] = b"START"
     call: Call
@@ -199,6 +203,7 @@ class Start:
     lease: Lease | None = None
     attachments: Names = ()
     traceparent: Name = ""
+    client_pid: Uint = 0
     body: Body = _NO_BODY
 
 
@@ -417,6 +422,7 @@ class Query:
         provider: route whose worker answers; empty for questions to the broker itself.
         timeout_ms: how long the asker waits; the answerer stops then.
         client: who asks; the broker says it to the worker of a `prepareCall`, nobody else does.
+        client_pid: likewise, as in `START`.
     """
 
     KIND: ClassVar[bytes] = b"QUERY"
@@ -425,6 +431,7 @@ class Query:
     provider: Name = ""
     timeout_ms: Uint = 0
     client: Client | None = None
+    client_pid: Uint = 0
     body: Body = _NO_BODY
 
 
@@ -486,6 +493,14 @@ class HeldAttachment:
 
 
 @record
+class HeldClient:
+    """One entry of `REGISTER`: the process of a client whose calls or leases the worker holds."""
+
+    client: ClientId
+    pid: int
+
+
+@record
 class HeldLease:
     """One entry of `REGISTER`: whose a prepared call is that the worker holds."""
 
@@ -515,6 +530,7 @@ class Register:
     leases: Leases = ()
     attachments: Annotated[tuple[HeldAttachment, ...], check.list_of(HeldAttachment)] = ()
     lease_holders: Annotated[tuple[HeldLease, ...], check.list_of(HeldLease)] = ()
+    clients: Annotated[tuple[HeldClient, ...], check.list_of(HeldClient)] = ()
 
 
 @record

@@ -15,10 +15,10 @@ from trunkline_protocol import codec, frames
 
 APPENDED: Final[dict[type, tuple[str, ...]]] = {
     frames.Open: ("attachments", "traceparent"),
-    frames.Start: ("attachments", "traceparent"),
-    frames.Register: ("attachments", "lease_holders"),
+    frames.Start: ("attachments", "traceparent", "client_pid"),
+    frames.Register: ("attachments", "lease_holders", "clients"),
     frames.Restate: ("queues",),
-    frames.Query: ("client",),
+    frames.Query: ("client", "client_pid"),
 }
 _ENTRY_LENGTHS: Final = {frames.Restated: 7, frames.HeldCall: 7}
 _whole_entry = codec._entry

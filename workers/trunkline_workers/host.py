@@ -118,7 +118,12 @@ class Host:
         )
         leases = self._leases
         self._core = WorkerCore(
-            identity, self._clock(), boot.orphan_timeout_s, leases.ids, leases.holders
+            identity,
+            self._clock(),
+            boot.orphan_timeout_s,
+            leases.ids,
+            leases.holders,
+            leases.clients,
         )
         self._asker = Asker(self._send_query)
         self._attachments = Attachments(self._asker.ask)

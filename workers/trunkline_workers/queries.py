@@ -152,7 +152,8 @@ class Queries:
         config, defaults = prepare_call_config(config, info)
         lease = self._draw_lease()
         held = PreparedCall(adapter, config, info)
-        if not self._leases.grant(lease, held, self._clock(), query.client, query.query):
+        whose = (query.client, query.query, query.client_pid)
+        if not self._leases.grant(lease, held, self._clock(), *whose):
             raise LlmError.of("too many prepared calls are waiting", Code.OVERLOADED)
         modalities = info.input_modalities
         return {

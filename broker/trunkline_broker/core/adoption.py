@@ -11,8 +11,8 @@ from trunkline_protocol.frames import Cancel, HeldCall, Register
 from trunkline_protocol.ids import CallId, ClientId
 
 from trunkline_broker.core.calls import Call, CallState
-from trunkline_broker.core.clients import Client
-from trunkline_broker.core.effects import Adopt, NoteUnseen
+from trunkline_broker.core.clients import ALIVE_GRACE_S, Client
+from trunkline_broker.core.effects import Adopt, NoteUnseen, WatchClient
 from trunkline_broker.core.endings import Endings
 from trunkline_broker.core.forwarding import Forwarding
 from trunkline_broker.core.hub import Hub, Timer
@@ -38,6 +38,7 @@ class Adoption:
         self._openings = openings
         self._forwarding = forwarding
         self._staffing = staffing
+        self._pids: dict[ClientId, int] = {}  # as the worker says that is being taken
 
     def start(self, alive: tuple[AliveWorker, ...], now_s: float) -> None:
         """Begin: wait for the workers that live, start one in every other slot."""
@@ -65,6 +66,7 @@ class Adoption:
         """
         if not worker.is_ready() and not self._is_ours(worker):
             self._take_role(worker, frame, now_s)
+        self._pids = {entry.client: entry.pid for entry in frame.clients}
         self._take_leases(worker, frame, now_s)
         listed: set[CallId] = set()
         named: dict[CallId, list[str]] = {}
@@ -211,13 +213,21 @@ class Adoption:
         hub.count("calls_adopted")
 
     def _client(self, client_id: ClientId | None, now_s: float) -> Client | None:
-        """Return a client that a worker names; one that does not come back counts as dead."""
+        """Return a client that a worker names; one that does not come back counts as dead.
+
+        If its process is known, the end of that is what counts: it may stand still, or be busy.
+        """
         hub = self._hub
         if client_id is None:
             return None
         client = hub.clients.ensure(client_id)
         if client.peer is None:
-            hub.deadlines.set((Timer.CLIENT, client.id), now_s + hub.spec.orphan_timeout_s)
+            pid = self._pids.get(client_id, 0)
+            if pid and client.pid is None:
+                hub.clients.suppose(client, pid)
+                hub.out.append(WatchClient(pid))
+            patience_s = hub.spec.orphan_timeout_s if client.pid is None else ALIVE_GRACE_S
+            hub.deadlines.set((Timer.CLIENT, client.id), now_s + patience_s)
         return client
 
     def _rebind(self, worker: Worker, call: Call, entry: HeldCall) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from trunkline_protocol.ids import CallId, ClientId, LeaseId, QueryId
+from trunkline_protocol.limits import MAX_OPEN_CALLS_PER_CLIENT
 
 from trunkline_broker.core.access import FULL
 from trunkline_broker.core.calls import Call
@@ -18,6 +19,11 @@ from trunkline_broker.core.specs import AccessSpec
 from trunkline_broker.core.windows import StreamBudget
 
 GONE_GRACE_S: Final = 0.25  # process gone but connection open: a child inherited the descriptor
+ALIVE_GRACE_S: Final = 600.0  # of an older broker and silent, but its process lives
+# Half of what a worker takes (measured); an agent would spend all its time on saying so much. At
+# once: two for each call that it may have open.
+POSITIONS_PER_S: Final = 20_000.0
+POSITIONS_AT_ONCE: Final = 2.0 * MAX_OPEN_CALLS_PER_CLIENT
 REMOTE_GRACE_S: Final = 10.0  # ZMTP heartbeats noticed a dead link; a dropped link may come back
 
 
@@ -34,6 +40,7 @@ class Client:
         calls: every call that is held for it.
         budget: its open streams.
         queries: its questions that nobody answered yet.
+        spare: positions that may be passed on at once, as of `spare_s`.
         leases: its prepared calls.
         queues: what it said last of its queues.
     """
@@ -49,8 +56,18 @@ class Client:
     calls: dict[CallId, Call] = field(default_factory=dict[CallId, Call])
     budget: StreamBudget = field(default_factory=StreamBudget)
     queries: set[QueryId] = field(default_factory=set[QueryId])
+    spare: float = POSITIONS_AT_ONCE
+    spare_s: float = 0.0
     leases: set[LeaseId] = field(default_factory=set[LeaseId])
     queues: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+    def may_say(self, now_s: float) -> bool:
+        """Tell whether one more position may go to a worker now; it counts if it may."""
+        spare = min(POSITIONS_AT_ONCE, self.spare + (now_s - self.spare_s) * POSITIONS_PER_S)
+        if spare < 1.0:
+            return False
+        self.spare, self.spare_s = spare - 1.0, now_s
+        return True
 
     def grace_s(self, orphan_timeout_s: float) -> float | None:
         """Return how long it may stay as it is before it counts as dead; `None`: for ever."""
@@ -115,6 +132,11 @@ class Clients:
         client.is_pid_gone = False
         client.is_remote = pid is None
         return client
+
+    def suppose(self, client: Client, pid: int) -> None:
+        """Take a worker's word for which process a client is that has not said `HELLO` here."""
+        client.pid = pid
+        self._by_pid.setdefault(pid, set()).add(client.id)
 
     def disconnect(self, peer: bytes) -> Client | None:
         """Take note that a connection closed; return whose it was."""

@@ -434,6 +434,7 @@ class Openings:
                 lease=call.lease,
                 attachments=frame.attachments,
                 traceparent=self._traceparent(call),
+                client_pid=client.pid or 0,
                 body=frame.body,
             ),
         )

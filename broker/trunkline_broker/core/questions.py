@@ -188,8 +188,11 @@ class Questions:
         question.worker = worker.generation
         worker.queries.add(frame.query)
         worker.queries_high_water = max(worker.queries_high_water, len(worker.queries))
-        asker = question.client if frame.op == PREPARE else None  # told where it matters
-        self._hub.to_worker(worker, replace(frame, client=asker))
+        asker, pid = None, 0  # told where it matters
+        if frame.op == PREPARE:
+            client = self._hub.clients.get(question.client)
+            asker, pid = question.client, (client.pid or 0) if client is not None else 0
+        self._hub.to_worker(worker, replace(frame, client=asker, client_pid=pid))
         if frame.op not in LEASE_OPS:  # asked once; a large argument is not kept for the answer
             question.frame = replace(frame, body=b"")
 

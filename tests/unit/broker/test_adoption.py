@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from trunkline_broker.core.effects import Adopt, Forget, NoteUnseen
+from trunkline_broker.core.effects import Adopt, Forget, NoteUnseen, WatchClient
+from trunkline_broker.core.events import ClientExited
 from trunkline_broker.core.specs import AliveWorker
 from trunkline_protocol import frames
 from trunkline_protocol.ids import ClientId, Epoch, Generation, LeaseId, PoolName, StreamKey
@@ -403,6 +404,54 @@ def test_calls_of_clients_that_do_not_come_back_are_cancelled() -> None:
     rig.live(11.0, worker)
     assert [frame.call for frame in worker.got(frames.Cancel)] == [lost.call]
     assert rig.hub.calls.get(kept.call) is not None
+
+
+def a_claim(client: RigClient) -> frames.HeldClient:
+    """Return what a worker says of a client's process."""
+    return frames.HeldClient(client.id, client.pid or 0)
+
+
+def test_a_client_that_died_with_the_older_broker_is_dead_at_once() -> None:
+    """Its worker knows the process, and the kernel that it is gone: calls and leases end."""
+    rig = Rig(alive=(alive(),))
+    worker, client = an_old_worker(rig), a_client(rig)
+    opened = client.an_open()
+    worker.register(
+        "serving",
+        calls=(held(opened, client),),
+        leases=(LEASE,),
+        lease_holders=(frames.HeldLease(LEASE, client.id),),
+        clients=(a_claim(client),),
+    )
+    assert rig.of(WatchClient) == [WatchClient(client.pid or 0)]
+    rig.tell(ClientExited(client.pid or 0))  # what watching a dead process leads to
+    assert only(worker.got(frames.Cancel)).call == opened.call
+    assert only(worker.got(frames.Query)).op == "releaseCall"
+    assert len(rig.hub.clients) == 0
+    rig.check()
+
+
+def test_a_client_that_stands_still_is_waited_for_as_long_as_its_process_lives() -> None:
+    """One whose process nobody knows is not; one that never wakes up is not for ever."""
+    rig = Rig(alive=(alive(),))
+    worker, still, unknown, never = (an_old_worker(rig), *(a_client(rig) for _ in range(3)))
+    kept, lost, late = still.an_open(), unknown.an_open(), never.an_open()
+    worker.register(
+        "serving",
+        calls=(held(kept, still), held(lost, unknown), held(late, never)),
+        clients=(a_claim(still), a_claim(never)),
+    )
+    worker.ready("p")
+    rig.live(29.0, worker)
+    assert len(rig.hub.calls) == 3
+    rig.live(2.0, worker)
+    assert only(worker.got(frames.Cancel)).call == lost.call
+    rig.live(100.0, worker)
+    still.hello()
+    still.say(restated(kept))
+    assert only(still.got(frames.Accepted)).call == kept.call
+    rig.live(500.0, worker)
+    assert [client.id for client in rig.hub.clients] == [still.id]
 
 
 def test_leases_are_taken_over() -> None:

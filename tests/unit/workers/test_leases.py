@@ -88,3 +88,10 @@ def test_what_an_answer_granted_is_given_back() -> None:
     leases.release_of(query)
     leases.release_of(query)
     assert leases.ids() == (ONE,)
+
+
+def test_the_processes_of_holders_are_known_as_far_as_they_were_said() -> None:
+    leases, client, other = Leases[str](), ClientId(b"c" * 16), ClientId(b"o" * 16)
+    leases.grant(ONE, "call", 0.0, client, None, 4242)
+    leases.grant(TWO, "call", 0.0, other)
+    assert leases.clients() == {client: 4242}

@@ -149,6 +149,11 @@ class WorkerCalls:
         )
         return tuple(entry for entry, _ in zip(entries, range(MAX_LIST_ENTRIES), strict=False))
 
+    def clients(self) -> dict[ClientId, int]:
+        """Return the processes of clients whose attempts are held, as far as they are known."""
+        starts = (found.start for found in self._held.values())
+        return {start.client: start.client_pid for start in starts if start.client_pid}
+
     def endings(self) -> tuple[Ended, ...]:
         """Return the report of every ended attempt whose tail is still held."""
         return tuple(one.ended() for one in self._tails.values())

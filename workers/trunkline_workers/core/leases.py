@@ -23,6 +23,7 @@ class _Held(NamedTuple, Generic[T]):
     deadline_s: float
     holder: ClientId | None
     query: QueryId | None
+    pid: int
 
 
 class Leases(Generic[T]):
@@ -43,6 +44,7 @@ class Leases(Generic[T]):
         now_s: float,
         holder: ClientId | None = None,
         query: QueryId | None = None,
+        pid: int = 0,
     ) -> bool:
         """Hold a value for `for_s`; `False`, and nothing held, at the bound.
 
@@ -52,10 +54,11 @@ class Leases(Generic[T]):
             now_s: monotonic seconds.
             holder: whose it is, if the broker said so.
             query: the question whose answer grants it.
+            pid: of the holder's process; 0: not known.
         """
         if len(self._held) >= MAX_LEASES:
             return False
-        self._held[lease] = _Held(value, now_s + self.for_s, holder, query)
+        self._held[lease] = _Held(value, now_s + self.for_s, holder, query, pid)
         return True
 
     def renew(self, lease: LeaseId, now_s: float) -> bool:
@@ -89,6 +92,11 @@ class Leases(Generic[T]):
             for lease, held in self._held.items()
             if held.holder is not None
         )
+
+    def clients(self) -> dict[ClientId, int]:
+        """Return the processes of those whose leases are held, as far as they are known."""
+        held = self._held.values()
+        return {each.holder: each.pid for each in held if each.holder is not None and each.pid}
 
     def ids(self) -> tuple[LeaseId, ...]:
         """Return the leases held."""

@@ -15,6 +15,7 @@ from trunkline_protocol.frames import (
     Committed,
     HeldAttachment,
     HeldCall,
+    HeldClient,
     HeldLease,
     Refused,
     Register,
@@ -112,6 +113,7 @@ class BrokerLink:
         leases: tuple[LeaseId, ...] = (),
         attachments: tuple[HeldAttachment, ...] = (),
         lease_holders: tuple[HeldLease, ...] = (),
+        clients: tuple[HeldClient, ...] = (),
     ) -> list[Effect]:
         """Greet the broker with what is held; on a new connection, on `WHO`, and repeated."""
         self.is_registered = False
@@ -129,6 +131,7 @@ class BrokerLink:
             leases,
             attachments,
             lease_holders,
+            clients,
         )
         return [SendControl(frame)]
 

@@ -19,6 +19,7 @@ from trunkline_protocol.frames import (
     Credit,
     Done,
     Heartbeat,
+    HeldClient,
     HeldLease,
     Query,
     QueryCancel,
@@ -32,7 +33,8 @@ from trunkline_protocol.frames import (
     Who,
     Window,
 )
-from trunkline_protocol.ids import CallId, LeaseId
+from trunkline_protocol.ids import CallId, ClientId, LeaseId
+from trunkline_protocol.limits import MAX_LIST_ENTRIES
 
 from trunkline_workers.core.calls import WorkerCalls
 from trunkline_workers.core.effects import (
@@ -60,6 +62,7 @@ class WorkerCore:
         orphan_timeout_s: how long to live without a broker.
         lease_ids: names the prepared calls held, for the greeting.
         lease_holders: says whose they are.
+        lease_clients: says which processes those are.
     """
 
     def __init__(
@@ -69,12 +72,14 @@ class WorkerCore:
         orphan_timeout_s: float,
         lease_ids: Callable[[], tuple[LeaseId, ...]] = tuple,
         lease_holders: Callable[[], tuple[HeldLease, ...]] = tuple,
+        lease_clients: Callable[[], Mapping[ClientId, int]] = dict,
     ) -> None:
         self.link = BrokerLink(identity, now_s, orphan_timeout_s)
         self.calls = WorkerCalls()
         self.load = LoadMeter()
         self._lease_ids = lease_ids
         self._lease_holders = lease_holders
+        self._lease_clients = lease_clients
         self._leases_high_water = 0  # as far as ticks have seen
         self._meters: dict[tuple[CallId, int], CallMeter] = {}
         self._leave_by_s: float | None = None  # set: it leaves as soon as it holds nothing
@@ -83,8 +88,17 @@ class WorkerCore:
 
     def on_connected(self) -> list[Effect]:
         """Greet the broker on a new connection."""
-        held = self.calls.attachments()
-        return self.link.register(self.calls.held(), self._lease_ids(), held, self._lease_holders())
+        return self.link.register(
+            self.calls.held(),
+            self._lease_ids(),
+            self.calls.attachments(),
+            self._lease_holders(),
+            self._clients(),
+        )
+
+    def _clients(self) -> tuple[HeldClient, ...]:
+        pids = {**self._lease_clients(), **self.calls.clients()}
+        return tuple(HeldClient(*each) for each in list(pids.items())[:MAX_LIST_ENTRIES])
 
     def on_lane_connected(self) -> list[Effect]:
         """Report at once how far was sent: frames may have gone down with the old connection."""
