@@ -255,8 +255,10 @@ async def _check_11(subject: Subject) -> None:
     for chunk in (await _play(subject, _offered(subject, TOOLS, TEXT)[0])).chunks:
         answer.push(chunk)
     for options in spoilt_histories(answer, _options(subject, REPLAY)):
-        failure = (await _played(subject.adapter.stream(options))).failure
-        _demand(failure is None, f"its own state, tampered with, ended with {failure}")
+        played = await _played(subject.adapter.stream(options))
+        ended = played.failure or played.raised
+        holds = ended is None and bool(played.finishes)
+        _demand(holds, f"its own state, tampered with, ended with {ended!r}")
 
 
 async def _check_12(subject: Subject) -> None:

@@ -14,7 +14,9 @@ from trunkline_protocol.content import ToolCallBlock
 from trunkline_protocol.options import GenerateOptions
 
 VARIANTS_MAX: Final = 40  # requests of one check
-_INSTEAD: Final = (None, 7, "x\ud800", [], {}, [{"a": [{}]}])
+_EMPTY: Final[dict[str, object]] = {}
+_NESTED: Final[list[object]] = [{"a": [_EMPTY]}]
+_INSTEAD: Final[Sequence[object]] = (None, 7, "x\ud800", list[object](), _EMPTY, _NESTED)
 
 
 def spoilt_histories(answer: BlockAssembler, request: GenerateOptions) -> Iterator[GenerateOptions]:
@@ -44,12 +46,12 @@ def _history(answer: BlockAssembler, request: GenerateOptions, state: object) ->
         "content": [block.to_dict() for block in blocks],
         "source": {**source, "replayState": state},
     }
-    results = [
+    results: list[dict[str, Any]] = [
         {"type": "tool-result", "toolCallId": block.id, "content": []}
         for block in blocks
         if isinstance(block, ToolCallBlock)
     ]
-    after = {**last, "content": [*results, *last["content"]]}
+    after: dict[str, Any] = {**last, "content": [*results, *last["content"]]}
     return GenerateOptions.from_dict({**whole, "messages": [last, assistant, after]})
 
 
