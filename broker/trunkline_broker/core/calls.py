@@ -19,13 +19,15 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
-from trunkline_protocol.frames import Ended, Failed, HeldCall, Open
+from trunkline_protocol.frames import Credit, Ended, Failed, HeldCall, Open, Resume
 from trunkline_protocol.ids import CallId, ClientId, Generation, LeaseId, RouteName, StreamKey
 from trunkline_protocol.retry_policy import DEFAULT_RETRY_POLICY, ResolvedRetryPolicy
 
 from trunkline_broker.core.retry import Backoff
+
+_SAID_AGAIN_S: Final = 0.05  # LANE 3, 5: nobody has a reason to say the same again so soon
 
 
 class CallState(Enum):
@@ -55,6 +57,8 @@ class Call:
         is_retry_due: the delay is over and the client was told.
         tail: attempt and worker whose tail the client may still name in a `DONE`.
         heard_s: last word of the client about it; counts for the retention.
+        said: the last position that was passed on to the worker.
+        said_s: when that was.
         is_rebound: taken over from an older broker; its client has not named it here yet.
         is_undecided: taken over with its end, of which the older broker may not have known.
         attacher: who asked for such a call and gets it if the worker agrees.
@@ -90,6 +94,8 @@ class Call:
     is_retry_due: bool = False
     tail: tuple[int, Generation] | None = None
     heard_s: float = 0.0
+    said: Credit | Resume | None = None
+    said_s: float = 0.0
     is_rebound: bool = False
     is_undecided: bool = False
     attacher: ClientId | None = None
@@ -100,6 +106,13 @@ class Call:
     begun_s: float | None = None
     opened_s: float | None = None
     started_s: float | None = None
+
+    def is_news(self, frame: Credit | Resume, now_s: float) -> bool:
+        """Tell whether a position is more than what was passed on a moment ago; it is noted."""
+        if frame == self.said and now_s - self.said_s < _SAID_AGAIN_S:
+            return False
+        self.said, self.said_s = frame, now_s
+        return True
 
     @classmethod
     def opened(

@@ -53,7 +53,11 @@ class Forwarding:
             self._hub.count("position_without_worker")
             return
         call.heard_s = now_s
-        self._hub.to_worker(worker, frame)
+        # Positions are totals, and a quiet client says them again: what is held back costs time.
+        if call.is_news(frame, now_s) and client.may_say(now_s):
+            self._hub.to_worker(worker, frame)
+        else:
+            self._hub.count("positions_held_back")
 
     def on_restate(self, client: Client, frame: Restate, now_s: float) -> None:
         """Take what a client holds: quiet calls, or all of them for a new broker."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trunkline_broker.core.clients import POSITIONS_AT_ONCE
 from trunkline_protocol import frames
 from trunkline_protocol.ids import StreamKey
 
@@ -33,6 +34,35 @@ def test_positions_pass_to_the_worker() -> None:
     rig.a_client().say(a_credit(opened))
     assert worker.got(frames.Credit) == []
     assert (rig.count("stale_attempt"), rig.count("foreign_call")) == (1, 1)
+
+
+def test_a_flood_of_positions_does_not_reach_the_worker() -> None:
+    """The same again is held back for a moment, ever new ones beyond a rate; others go on."""
+    rig, client, worker = a_rig()
+    opened, other = client.open(), client.open()
+    client.say(a_credit(opened))
+    assert worker.got(frames.Credit)
+    for _ in range(5):
+        client.say(a_credit(opened))
+        assert not worker.got(frames.Credit)
+    client.say(a_credit(other))
+    assert worker.got(frames.Credit)
+    assert rig.count("positions_held_back") == 5
+    rig.wait(0.06)
+    client.say(a_credit(opened))
+    assert worker.got(frames.Credit)
+    passed = 0
+    for number in range(int(POSITIONS_AT_ONCE) + 100):
+        client.say(frames.Credit((opened if number % 2 else other).call, 0, number, number, 0))
+        passed += len(worker.got(frames.Credit))
+    assert passed <= POSITIONS_AT_ONCE
+    honest = rig.a_client()
+    second = honest.open()
+    honest.say(a_credit(second))
+    assert worker.got(frames.Credit)
+    rig.wait(0.01)
+    client.say(frames.Resume(opened.call, 0, 1))
+    assert worker.got(frames.Resume)
 
 
 def test_positions_of_calls_that_nobody_runs() -> None:
