@@ -54,6 +54,7 @@ class PromptLog:
 
     def request(self, key: Key, options: GenerateOptions) -> Attributes:
         """Write what an attempt asks; return the same as attributes of its span."""
+        self._answers[key] = BlockAssembler()
         budget = _Budget(self._clean)
         messages = [_message(each, budget) for each in reversed(options.messages)]
         asked: dict[str, Any] = {"gen_ai.input.messages": messages[::-1]}
@@ -67,8 +68,10 @@ class PromptLog:
         return self._told("prompt", key, asked)
 
     def chunks(self, key: Key, arrays: Sequence[Sequence[Any]]) -> None:
-        """Take chunks of an answer in their order."""
-        answer = self._answers.setdefault(key, BlockAssembler())
+        """Take chunks of an answer in their order; those behind its end are none of it."""
+        answer = self._answers.get(key)
+        if answer is None:
+            return  # it was cancelled, and its adapter has not noticed yet
         for chunk in chunks_from_arrays([tuple(array) for array in arrays]):
             answer.push(chunk)
 

@@ -125,6 +125,7 @@ class Sink:
 
 def test_the_answer_is_seen_on_its_way_and_goes_on_unchanged() -> None:
     log, lines = a_log()
+    log.request(KEY, a_request())
     sink = Sink()
     tap = log.tap(sink)
     one, two = TextDelta(0, "sk-").to_array(), TextDelta(0, "1 ok").to_array()
@@ -145,6 +146,7 @@ def test_the_answer_is_seen_on_its_way_and_goes_on_unchanged() -> None:
 def test_an_answer_that_is_cut_shows_what_had_come() -> None:
     """Also in the middle of a block that its chunks so far do not make whole."""
     log, lines = a_log()
+    log.request(KEY, a_request())
     chunks = [TextDelta(0, "half"), ToolCallDelta(1, "t", "look", '{"a'), BlockStart(2, "later")]
     log.chunks(KEY, [chunk.to_array() for chunk in chunks])
     log.end(KEY, FinishReason("stop"))
@@ -152,6 +154,16 @@ def test_an_answer_that_is_cut_shows_what_had_come() -> None:
     assert answer["parts"] == [{"type": "text", "content": "half"}]
     log.end((CallId(b"x" * 16), 0), STOP)  # nothing had come
     assert lines.all[-1].endswith('"parts": [], "finish_reason": "stop"}]}')
+
+
+def test_chunks_behind_the_end_are_not_kept() -> None:
+    """An adapter may go on for a moment after its attempt was cancelled."""
+    log, lines = a_log()
+    log.request(KEY, a_request())
+    log.end(KEY, FinishReason("stop"))
+    log.chunks(KEY, [TextDelta(0, "late").to_array()])
+    assert log._answers == {}
+    assert "late" not in "".join(lines.all)
 
 
 def test_the_notes_hand_it_to_log_and_span_only_if_it_is_on() -> None:
