@@ -22,11 +22,12 @@ from trunkline_workers.testing import (
     UNSUPPORTED,
     FakeProvider,
     HttpSubject,
+    Reply,
     Subject,
     scenario_requests,
 )
 
-from tests.support.recorded import ARGUMENTS, GROQ, Recording
+from tests.support.recorded import ARGUMENTS, GROQ, OPENROUTER_TOOLS, Recording
 
 UNKNOWN_OPTION = {"logitBias": {"50256": -100}}  # no adapter has a field for it
 IDLE_S = 0.5
@@ -70,7 +71,8 @@ async def scripted() -> AsyncGenerator[Subject]:
 @asynccontextmanager
 async def chat_completions() -> AsyncGenerator[Subject]:
     """The adapter of chat completions, by the profile that takes replay state back."""
-    async with FakeProvider(GROQ.replies()) as provider:
+    replies = {**GROQ.replies(), TOOLS: Reply(OPENROUTER_TOOLS)}
+    async with FakeProvider(replies) as provider:
         options = {**FAST, "profile": "openrouter", "baseUrl": f"{provider.url}/v1"}
         adapter = ChatCompletionsAdapter.create(
             AdapterContext("chat", options=options, environ=ENVIRON)

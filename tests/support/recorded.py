@@ -303,6 +303,24 @@ def _chat_recording(profile: str, model: str, path: str) -> Recording:
     )
 
 
+def _openrouter() -> Sequence[bytes]:
+    """Return an answer with what OpenRouter wants back: signed thinking, data beside a call."""
+    detail = {"type": "reasoning.text", "index": 0, "text": "A greeting will do."}
+    signed = {"type": "reasoning.text", "index": 0, "signature": SIGNATURE}
+    function = {"name": "weather", "arguments": ARGUMENTS}
+    extra = {"google": {"thought_signature": SIGNATURE}}
+    call = {"index": 0, "id": "c1", "type": "function", "function": function}
+    return _chat(
+        "some/model",
+        {"reasoning_details": [detail]},
+        {"reasoning_details": [signed]},
+        {"content": "Hello there."},
+        {"tool_calls": [{**call, "extra_content": extra}]},
+        finish="tool_calls",
+    )
+
+
+OPENROUTER_TOOLS: Final = _openrouter()
 MISTRAL: Final = _chat_recording("mistral", "mistral-large-latest", "")
 GROQ: Final = _chat_recording("groq", "llama-3.3-70b-versatile", "")
 
