@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tomllib
@@ -14,7 +15,9 @@ from typing import Any
 import pytest
 import yaml
 from trunkline_broker.config import load
+from trunkline_broker.key_files import add_peer, make_server
 from trunkline_protocol.version import __version__
+from trunkline_workers.boot import read_boot
 
 ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
@@ -26,7 +29,9 @@ def needs(program: str) -> pytest.MarkDecorator:
 
 
 @needs("systemd-analyze")
-@pytest.mark.parametrize("name", ["trunkline.service", "trunkline-user.service"])
+@pytest.mark.parametrize(
+    "name", ["trunkline.service", "trunkline-user.service", "trunkline-worker@.service"]
+)
 def test_systemd_takes_the_units(tmp_path: Path, name: str) -> None:
     """With the path of a program that exists."""
     text = (DEPLOY / "systemd" / name).read_text()
@@ -41,7 +46,8 @@ def test_systemd_takes_the_units(tmp_path: Path, name: str) -> None:
 
 
 def test_the_units_do_what_keeps_workers_alive() -> None:
-    for path in (DEPLOY / "systemd").glob("*.service"):
+    for name in ("trunkline.service", "trunkline-user.service"):
+        path = DEPLOY / "systemd" / name
         lines = path.read_text().splitlines()
         for line in (
             "Type=notify",
@@ -55,9 +61,10 @@ def test_the_units_do_what_keeps_workers_alive() -> None:
 
 
 @needs("systemd-analyze")
-def test_the_system_unit_is_hardened(tmp_path: Path) -> None:
-    unit = tmp_path / "trunkline.service"
-    unit.write_text((DEPLOY / "systemd" / "trunkline.service").read_text())
+@pytest.mark.parametrize("name", ["trunkline.service", "trunkline-worker@.service"])
+def test_the_system_units_are_hardened(tmp_path: Path, name: str) -> None:
+    unit = tmp_path / name.replace("@", "@pool")
+    unit.write_text((DEPLOY / "systemd" / name).read_text())
     command = ["systemd-analyze", "security", "--offline=yes", str(unit)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
     score = re.search(r"exposure level for \S+: ([\d.]+)", done.stdout)
@@ -170,6 +177,23 @@ def test_kustomize_makes_whole_objects() -> None:
         + ["NetworkPolicy"] * 2
         + ["PodDisruptionBudget"] * 2
     )
+
+
+def test_the_unit_of_a_worker_starts_one_that_drains(tmp_path: Path) -> None:
+    """Its words, with its variables, are those of a worker; it is given the time that it takes."""
+    text = (DEPLOY / "systemd" / "trunkline-worker@.service").read_text()
+    (line,) = re.findall(r"^ExecStart=\S+ -m trunkline_workers (.+)$", text, re.MULTILINE)
+    make_server(tmp_path / "keys")
+    add_peer(tmp_path / "keys", "workers", "pool", tmp_path / "key")
+    values = {"CONNECT": "tcp://h:1", "ADAPTER": "scripted", "PROVIDER": "p"}
+    for name, value in {**values, "CREDENTIALS_DIRECTORY": str(tmp_path)}.items():
+        line = line.replace(f"${{{name}}}", value)
+    line = line.replace("%i", "pool").replace("$OPTIONS", "--option seed=1")
+    boot = read_boot(shlex.split(line))
+    assert (boot.control, boot.pool, boot.adapter) == ("tcp://h:1", "pool", "scripted")
+    assert (boot.providers, boot.options, boot.keys is not None) == (("p",), {"seed": 1}, True)
+    (stop_s,) = re.findall(r"^TimeoutStopSec=(\d+)$", text, re.MULTILINE)
+    assert float(stop_s) > boot.drain_s > 0
 
 
 def test_every_selector_finds_its_pods() -> None:

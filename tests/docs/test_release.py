@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -99,12 +100,17 @@ def test_a_licence_is_found_wherever_it_is_said() -> None:
     assert found["trunkline"] == "Apache-2.0"
 
 
-def test_the_wheel_has_everything_and_nothing_else(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)  # noqa: S603
-    (wheel,) = tmp_path.glob("*.whl")
+def a_wheel(source: Path, place: Path) -> list[str]:
+    """Build a wheel; return the names in it."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(place)]
+    subprocess.run(command, cwd=source, check=True, capture_output=True)  # noqa: S603
+    (wheel,) = place.glob("*.whl")
     assert __version__ in wheel.name
-    names = zipfile.ZipFile(wheel).namelist()
+    return sorted(zipfile.ZipFile(wheel).namelist())
+
+
+def test_the_wheel_has_everything_and_nothing_else(tmp_path: Path) -> None:
+    names = a_wheel(ROOT, tmp_path)
     tops = {name.partition("/")[0] for name in names if ".dist-info" not in name}
     assert tops == {"trunkline", "trunkline_broker", "trunkline_protocol", "trunkline_workers"}
     for top in tops:
@@ -112,3 +118,19 @@ def test_the_wheel_has_everything_and_nothing_else(tmp_path: Path) -> None:
     assert "trunkline_protocol/SPEC.md" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
     assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
+
+
+def test_what_the_image_copies_is_enough_to_build_it(tmp_path: Path) -> None:
+    """The engine sees those files alone."""
+    context = tmp_path / "context"
+    context.mkdir()
+    text = (ROOT / "deploy" / "docker" / "Dockerfile").read_text(encoding="utf-8")
+    for line in re.findall(r"^COPY (?!--)(.+)$", text, re.MULTILINE):
+        *sources, target = line.split()
+        for source in sources:
+            if (ROOT / source).is_dir():
+                ignored = shutil.ignore_patterns("__pycache__")
+                shutil.copytree(ROOT / source, context / target, ignore=ignored)
+            else:
+                shutil.copy(ROOT / source, context / target)
+    assert a_wheel(context, tmp_path / "a") == a_wheel(ROOT, tmp_path / "b")

@@ -247,6 +247,16 @@ def test_every_command_and_option_of_a_page_exists(path: Path) -> None:
                 command = below[word]
 
 
+@pytest.mark.parametrize("path", PROSE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_target_of_make_that_a_page_names_exists(path: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    text = path.read_text("utf-8")
+    named = re.findall(r"`make ([a-z-]+)", text) + re.findall(
+        r"^make ([a-z-]+)", text, re.MULTILINE
+    )
+    assert set(named) <= targets
+
+
 def test_the_first_page_names_the_oldest_python() -> None:
     """What is said of the oldest Python is what the distribution says."""
     oldest = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["requires-python"]
