@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from trunkline_protocol import limits
 from trunkline_protocol.chunks import Finish, FinishReason, TokenUsage
 from trunkline_protocol.failure import Code, LlmFailure
 from trunkline_protocol.frames import Ended, Progress, Window
-from trunkline_protocol.ids import CallId, ClientId
+from trunkline_protocol.ids import CallId, ClientId, RouteName
 from trunkline_workers.core import calls as calls_module
 from trunkline_workers.core.attempt import Attempt
 from trunkline_workers.core.calls import WorkerCalls
@@ -433,6 +434,15 @@ def test_progress_names_streams_with_unreceived_chunks() -> None:
     assert calls.progress() == (Progress(CALL, 0, 2),)
     calls.on_credit(a_credit(2, 0, 0), 3.0)
     assert calls.progress() == ()
+
+
+def test_routes_of_running_calls_are_named_once() -> None:
+    """An ended one that waits to be received blocks nobody."""
+    calls = tail()
+    assert calls.routes() == ()
+    for call, provider in ((OTHER, "b"), (CallId(b"3" * 16), "a"), (CallId(b"4" * 16), "b")):
+        calls.on_start(replace(a_start(call=call), provider=RouteName(provider)), 3.0)
+    assert calls.routes() == ("a", "b")
 
 
 def test_held_calls_are_named_with_position_and_end_running_ones_first() -> None:
