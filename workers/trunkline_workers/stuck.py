@@ -8,6 +8,7 @@ the interpreter's lock, writes the stacks of all threads into the log while it s
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import faulthandler
 from collections.abc import Callable
 from typing import Any, Final
@@ -23,7 +24,8 @@ Arm = Callable[[], None]
 
 def arm_stacks() -> None:
     """Have the stacks written to stderr, unless this is called again in time."""
-    faulthandler.dump_traceback_later(STACKS_AFTER_S, file=_STDERR)
+    with contextlib.suppress(RuntimeError):  # no memory for its thread: the next beat tries again
+        faulthandler.dump_traceback_later(STACKS_AFTER_S, file=_STDERR)
 
 
 class Lateness:
