@@ -42,9 +42,9 @@ class _Receiver:
         """Report bytes that are no frame."""
         self._report(FrameRejected(self.side, peer, code, message))
 
-    def on_gone(self, peer: bytes) -> None:
+    def on_gone(self, peer: bytes, *, is_stuck: bool = False) -> None:
         """Report the end of a connection."""
-        self._report(PeerDisconnected(self.side, peer))
+        self._report(PeerDisconnected(self.side, peer, is_stuck))
 
 
 class ClientReceiver(_Receiver):

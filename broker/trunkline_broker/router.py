@@ -85,7 +85,7 @@ class Receiver(Protocol):
         """Take note of a frame that could not be decoded."""
         ...
 
-    def on_gone(self, peer: bytes) -> None:
+    def on_gone(self, peer: bytes, *, is_stuck: bool = False) -> None:
         """Take note that a peer's connection is over, or as good as over; also during `send`."""
         ...
 
@@ -213,7 +213,7 @@ class Router:
             except zmq.Again:
                 self._full_count += 1
                 self._to.on_count("control.peer_stuck")
-                self._forget(peer)
+                self._forget(peer, is_stuck=True)
             except zmq.ZMQError as exc:
                 if exc.errno != errno.EHOSTUNREACH:
                     raise
@@ -337,7 +337,7 @@ class Router:
         self._silent.pop(fd, None)
         return known
 
-    def _forget(self, peer: bytes) -> None:
+    def _forget(self, peer: bytes, *, is_stuck: bool = False) -> None:
         known = self._peers.pop(peer, None)
         if known is None:
             return
@@ -345,7 +345,7 @@ class Router:
         here.discard(peer)
         if not here:
             del self._by_fd[known.fd]
-        self._to.on_gone(peer)
+        self._to.on_gone(peer, is_stuck=is_stuck)
 
     def _on_monitor(self) -> None:
         # Until EVENTS says there is nothing: the monitor's descriptor is edge-triggered too.

@@ -35,6 +35,7 @@ class Taken:
         self.frames: list[tuple[bytes, frames.Frame, int | None]] = []
         self.rejected: Counter[str] = Counter()
         self.gone: list[bytes] = []
+        self.stuck: set[bytes] = set()
         self.counts: Counter[str] = Counter()
 
     def on_frame(self, peer: bytes, frame: frames.Frame, pid: int | None) -> None:
@@ -45,8 +46,10 @@ class Taken:
         assert message
         self.rejected[code] += 1
 
-    def on_gone(self, peer: bytes) -> None:
+    def on_gone(self, peer: bytes, *, is_stuck: bool = False) -> None:
         self.gone.append(peer)
+        if is_stuck:
+            self.stuck.add(peer)
 
     def on_count(self, name: str) -> None:
         self.counts[name] += 1
@@ -233,7 +236,7 @@ def test_a_peer_that_does_not_read_loses_frames_and_nothing_else(loop: str) -> N
                 router.send(stuck, big)
             assert taken.counts["control.peer_stuck"] > 0
             await until_async(lambda: taken.gone)
-            assert set(taken.gone) == {stuck}
+            assert set(taken.gone) == taken.stuck == {stuck}
             router.send(alive, frames.Who(Epoch(1)))
             router.flush()
             assert other.poll(5000)

@@ -128,8 +128,8 @@ class Broker:
                 self._uploads.start(attachments)
             case events.FrameRejected():
                 self._on_rejected(event)
-            case events.PeerDisconnected(side, peer):
-                self._on_disconnected(side, peer, now_s)
+            case events.PeerDisconnected():
+                self._on_disconnected(event, now_s)
             case events.ClientExited(pid):
                 self._greeting.on_exited(pid, now_s)
             case events.ProcessSpawned():
@@ -273,12 +273,12 @@ class Broker:
         else:
             self._hub.out.append(SendToWorker(event.peer, refused))
 
-    def _on_disconnected(self, side: Side, peer: bytes, now_s: float) -> None:
-        if side is Side.CLIENT:
-            self._greeting.on_disconnected(peer, now_s)
+    def _on_disconnected(self, event: events.PeerDisconnected, now_s: float) -> None:
+        if event.side is Side.CLIENT:
+            self._greeting.on_disconnected(event.peer, now_s, is_stuck=event.is_stuck)
         else:
             # A worker's death is told by its process or its lease; its link may come back.
-            self._hub.workers.disconnect(peer)
+            self._hub.workers.disconnect(event.peer)
 
     def _on_tick(self, lateness_s: float, now_s: float) -> None:
         hub = self._hub

@@ -19,7 +19,7 @@ from trunkline_broker.core.specs import AccessSpec
 from trunkline_broker.core.windows import StreamBudget
 
 GONE_GRACE_S: Final = 0.25  # process gone but connection open: a child inherited the descriptor
-ALIVE_GRACE_S: Final = 600.0  # of an older broker and silent, but its process lives
+ALIVE_GRACE_S: Final = 600.0  # silent for a new broker, or reading nothing, but its process lives
 # Half of what a worker takes (measured); an agent would spend all its time on saying so much. At
 # once: two for each call that it may have open.
 POSITIONS_PER_S: Final = 20_000.0

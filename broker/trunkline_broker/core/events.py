@@ -75,10 +75,15 @@ class FrameRejected:
 
 @dataclass(frozen=True, slots=True)
 class PeerDisconnected:
-    """A control connection closed."""
+    """A control connection closed.
+
+    Attributes:
+        is_stuck: it is open, but nothing has been read from it for so long that it is given up.
+    """
 
     side: Side
     peer: bytes
+    is_stuck: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from trunkline_protocol.version import __version__
 
 from trunkline_broker.core.access import access_of
 from trunkline_broker.core.calls import CallState
-from trunkline_broker.core.clients import Client
+from trunkline_broker.core.clients import ALIVE_GRACE_S, Client
 from trunkline_broker.core.effects import SendToClient, UnwatchClient, WatchClient
 from trunkline_broker.core.endings import Endings
 from trunkline_broker.core.forwarding import Forwarding
@@ -79,10 +79,17 @@ class Greeting:
         """A client leaves by itself."""
         self._dead(client, "bye")
 
-    def on_disconnected(self, peer: bytes, now_s: float) -> None:
-        """A connection closed; its client is dead only if its process is gone too."""
+    def on_disconnected(self, peer: bytes, now_s: float, *, is_stuck: bool = False) -> None:
+        """A connection closed; its client is dead only if its process is gone too.
+
+        One that does not read is a client that stands still: its process tells when it is dead.
+        """
         client = self._hub.clients.disconnect(peer)
-        if client is not None:
+        if client is None:
+            return
+        if is_stuck and client.pid is not None and not client.is_pid_gone:
+            self._hub.deadlines.set((Timer.CLIENT, client.id), now_s + ALIVE_GRACE_S)
+        else:
             self._judge(client, now_s)
 
     def on_exited(self, pid: int, now_s: float) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 from trunkline_broker.core.effects import UnwatchClient, WatchClient
-from trunkline_broker.core.events import ClientExited, StopRequested
+from trunkline_broker.core.events import ClientExited, PeerDisconnected, Side, StopRequested
 from trunkline_protocol import frames
 
-from tests.support.broker_rig import NORMAL, Rig, RigClient, only
+from tests.support.broker_rig import NORMAL, Rig, RigClient, only, restated
 
 
 def test_hello_is_welcomed() -> None:
@@ -136,6 +136,27 @@ def test_a_client_that_stays_away_is_dead(pid: int | None, seconds: float) -> No
     rig.live(1.0, worker)
     assert len(rig.hub.clients) == 0
     assert worker.got(frames.Cancel)
+
+
+@pytest.mark.parametrize("pid", [0, None])
+def test_a_client_that_reads_nothing_is_not_dead_while_its_process_lives(pid: int | None) -> None:
+    """It stands still. Nothing more is sent to it; on another host only its link can tell."""
+    rig = Rig()
+    worker, client = rig.a_worker(), rig.a_client(pid=pid)
+    opened = client.open()
+    rig.tell(PeerDisconnected(Side.CLIENT, client.peer, is_stuck=True))
+    rig.live(100.0, worker)
+    if pid is None:
+        assert len(rig.hub.clients) == 0
+        return
+    client.say(restated(opened))
+    assert client.got(frames.Who)
+    client.hello()
+    rig.live(700.0, worker)
+    assert rig.hub.calls.get(opened.call) is not None
+    rig.tell(PeerDisconnected(Side.CLIENT, client.peer, is_stuck=True))
+    rig.tell(ClientExited(client.pid or 0))
+    assert only(worker.got(frames.Cancel)).call == opened.call
 
 
 def test_bye_is_an_end_at_once() -> None:
