@@ -1,9 +1,10 @@
 """The limit: the same frames through a bare `zmq.proxy`, three processes, nothing of ours.
 
 Roles: `proxy` (prints nothing, ends when its standard input closes), `send`, `receive` (prints the
-result). The frames are those that the real lane carries, byte for byte. With a pace they carry the
-time at which they were sent instead, and the result is how late each of them came. Any proxy will
-do, so the same two ends also measure a broker's.
+result) and `decode`, which also makes checked chunks of every frame. The frames are those that the
+real lane carries, byte for byte. With a pace they carry the time at which they were sent instead,
+and the result is how late each of them came. Any proxy will do, so the same two ends also measure
+a broker's.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import struct
 import sys
 import threading
 import time
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import zmq
 from trunkline_protocol import codec
+from trunkline_protocol.chunks import chunks_from_arrays
 from trunkline_protocol.ids import StreamKey
 
 from bench.adapters import TEXT
@@ -92,7 +95,23 @@ def send(endpoint: str, count: int, per_frame: int, pace_ms: int = 0) -> None:
     context.term()
 
 
-def receive(endpoint: str, count: int, per_frame: int, pace_ms: int = 0) -> None:
+def decode(endpoint: str, count: int, per_frame: int) -> None:
+    """Receive all frames, make chunks of them and print the rate."""
+    receive(
+        endpoint,
+        count,
+        per_frame,
+        take=lambda frame: chunks_from_arrays(codec.decode_lane_arrays(frame, per_frame)),
+    )
+
+
+def receive(
+    endpoint: str,
+    count: int,
+    per_frame: int,
+    pace_ms: int = 0,
+    take: Callable[[bytes], object] | None = None,
+) -> None:
     """Receive all frames and print the rate, or how late they came."""
     context = zmq.Context()
     socket = context.socket(zmq.DEALER)
@@ -110,6 +129,8 @@ def receive(endpoint: str, count: int, per_frame: int, pace_ms: int = 0) -> None
     for _ in range(count - 1 if pace_ms else count // per_frame - 1):
         if pace_ms:
             late_ms.append((time.monotonic() - _TIME.unpack(frame)[0]) * 1000)
+        if take is not None:
+            take(frame)
         frame = socket.recv()
     took_s = time.perf_counter() - start_s
     result = {"chunks_per_s": count / took_s, "late_ms": late_ms}
@@ -120,4 +141,5 @@ def receive(endpoint: str, count: int, per_frame: int, pace_ms: int = 0) -> None
 
 if __name__ == "__main__":
     role, where, *numbers = sys.argv[1:]
-    {"proxy": proxy, "send": send, "receive": receive}[role](where, *map(int, numbers))
+    roles: dict[str, Any] = {"proxy": proxy, "send": send, "receive": receive, "decode": decode}
+    roles[role](where, *map(int, numbers))

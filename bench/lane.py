@@ -13,26 +13,35 @@ BUDGET: Final = 0.55
 FRAMES_BUDGET: Final = 0.9
 BARE: Final = "bare zmq.proxy"
 WORKERS_STREAMS: Final = 20
+FRAMES_TIMES: Final = 3  # as many frames, since they pass so fast
 
 
 def lane(rig: Rig, rounds: int, chunks: int) -> Result:
     """Compare adapter → application with the same frames through a bare proxy.
 
     In a burst a worker joins turns of its loop to larger frames than the bare proxy is given, which
-    is what makes the first two rows; the third keeps each chunk in a frame of its own.
+    is what makes the first two rows; the third keeps each chunk in a frame of its own. A bare
+    receiver decodes nothing; how much of the rest that explains is shown beside the second.
     """
     cases = (("1", 1, chunks), ("16", 16, 4 * chunks), ("1x3", 1, chunks // 2))
     ours: dict[str, list[float]] = {model: [] for model, _, _ in cases}
     bare: dict[str, list[float]] = {model: [] for model, _, _ in cases}
     frames: list[float] = []
     limit: list[float] = []
-    for _ in range(rounds):
+    decoded: list[float] = []
+    for turn in range(rounds):
         for model, per_frame, count in cases:
             bare[model].append(_bare(rig, count, per_frame))
             ours[model].append(run_agent(rig, "trunkline", "burst", model, count)["chunks_per_s"])
-        limit.append(_bare(rig, chunks, 1))
-        frames.append(_through_broker(rig, chunks))
+        decoded.append(_bare(rig, 4 * chunks, 16, "decode"))
+        pair = [(limit, _bare), (frames, _through_broker)]
+        for found, measure in pair if turn % 2 else reversed(pair):
+            found.append(measure(rig, FRAMES_TIMES * chunks, 1))
     rows = [_row(name, ours[model], bare[model]) for name, model in _NAMES]
+    typed = ("bare proxy, decoded to chunks", decoded)
+    rows.append(
+        versus("16 chunks per loop turn", ours["16"], "{:,.0f} chunks/s", typed, ("", _anything))
+    )
     rows.append(
         versus(
             "frames alone: bare ends, through the broker's proxy",
@@ -57,23 +66,27 @@ def _row(name: str, ours: list[float], bare: list[float]) -> Row:
     return versus(name, ours, "{:,.0f} chunks/s", (BARE, bare), budget)
 
 
-def _bare(rig: Rig, count: int, per_frame: int) -> float:
+def _anything(_ratio: float) -> bool:
+    return True
+
+
+def _bare(rig: Rig, count: int, per_frame: int, role: str = "receive") -> float:
     where = str(rig.directory)
     with Child("bench.bare_lane", "proxy", where) as proxy:
-        rate = _between(inner_of(where), outer_of(where), count, per_frame)
+        rate = _between(inner_of(where), outer_of(where), count, per_frame, role)
         proxy.end()
         return rate
 
 
-def _through_broker(rig: Rig, count: int) -> float:
+def _through_broker(rig: Rig, count: int, per_frame: int) -> float:
     endpoints = rig.status()["endpoints"]
-    return _between(endpoints["workersLane"], endpoints["lane"], count, 1)
+    return _between(endpoints["workersLane"], endpoints["lane"], count, per_frame)
 
 
-def _between(inner: str, outer: str, count: int, per_frame: int) -> float:
+def _between(inner: str, outer: str, count: int, per_frame: int, role: str = "receive") -> float:
     numbers = (str(count), str(per_frame))
     with (
-        Child("bench.bare_lane", "receive", outer, *numbers) as receiver,
+        Child("bench.bare_lane", role, outer, *numbers) as receiver,
         Child("bench.bare_lane", "send", inner, *numbers) as sender,
     ):
         receiver.line()
