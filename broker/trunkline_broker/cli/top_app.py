@@ -180,7 +180,9 @@ def _table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for at, (title, is_shown) in enumerate(columns):
         if is_shown:
-            table.add_column(title, justify="left" if title in _TEXTS else "right", no_wrap=at > 0)
+            justify = "left" if title in _TEXTS else "right"
+            # A name that is too long goes on in the next line; numbers are short.
+            table.add_column(title, justify=justify, no_wrap=at > 0, overflow="fold")
     shown = [at for at, (_, is_shown) in enumerate(columns) if is_shown]
     for row in rows:
         table.add_row(*(row[at] for at in shown))
