@@ -143,7 +143,6 @@ coverage: $(VENV)/.installed
 	  tests/unit tests/property
 
 docs: $(VENV)/.installed
-	@$(PIP) install -e '.[docs]'
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 	@echo "build/site/index.html"
 

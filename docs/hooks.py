@@ -1,4 +1,4 @@
-"""Pages of the site that are files elsewhere in the repository, and links out of `docs/`."""
+"""What the site makes of pages: included files, links out of `docs/`, names of files on blocks."""
 # ruff: noqa: INP001  # read by mkdocs, imported by nobody
 
 from __future__ import annotations
@@ -10,6 +10,13 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 _INCLUDE = re.compile(r"^<!-- include: (\S+) -->$", re.MULTILINE)
 _LINK = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+[^)#]+)(?:#[^)]*)?\)")
+# "```python file=echo.py": a checkout shows the block all the same, the site would not.
+_FENCE = re.compile(r"^```(\w+) ([^\n]+)$", re.MULTILINE)
+
+
+def _titled(found: re.Match[str]) -> str:
+    file = re.fullmatch(r"file=(\S+)", found[2])
+    return f"```{found[1]}" + (f' title="{file[1]}"' if file else "")
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
@@ -25,4 +32,4 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
             return found[0]
         return f"{found[1]} (`{target.relative_to(ROOT)}`)"
 
-    return _LINK.sub(named, _INCLUDE.sub(included, markdown))
+    return _FENCE.sub(_titled, _LINK.sub(named, _INCLUDE.sub(included, markdown)))

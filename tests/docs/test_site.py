@@ -66,6 +66,16 @@ def test_every_page_is_built_and_included_files_are_in(site: Path) -> None:
         assert included in text
 
 
+def test_every_block_is_shown_as_one(site: Path) -> None:
+    """A fence that the site does not know shows as text, and turns everything after it around."""
+    for path in site.rglob("*.html"):
+        assert "```" not in path.read_text(), path
+    for page in PAGES:
+        folder = site / ("" if page.stem == "index" else page.stem)
+        shown = (folder / "index.html").read_text().count("<pre")
+        assert shown >= len(blocks(page)), page.name
+
+
 def test_nothing_is_loaded_from_another_host(site: Path) -> None:
     """No font, script, picture or style sheet; links are for people and may lead anywhere."""
     for path in site.rglob("*.html"):
