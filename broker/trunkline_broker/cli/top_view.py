@@ -65,7 +65,7 @@ class View:
     workers: Sequence[WorkerRow]
     routes: Sequence[RouteRow]
     queues: Sequence[tuple[str, int, int, int]]
-    """Name, depth, most ever, bound; those of routes are in `routes`."""
+    """Name, depth, most ever, bound; those of routes are in `routes`, empty ones of workers out."""
     troubles: Sequence[str] = ()
 
 
@@ -110,10 +110,17 @@ class Window:
             queues=[
                 (row["name"], row["depth"], row["highWater"], row["bound"])
                 for row in now["queues"]
-                if not row["name"].startswith(("route ", "client "))
+                if _is_shown(row)
             ],
             troubles=[trouble.text for trouble in troubles(now)],
         )
+
+
+def _is_shown(row: Mapping[str, Any]) -> bool:
+    """Tell whether a queue has a line: routes have their own, and workers have too many."""
+    if row["name"].startswith("worker "):
+        return row["depth"] > 0
+    return not row["name"].startswith(("route ", "client "))
 
 
 def _workers(then: Any, now: Any, elapsed_s: float) -> list[WorkerRow]:

@@ -69,6 +69,17 @@ def test_what_is_wrong_is_on_the_screen() -> None:
     assert Window().add(lost, 0.0).troubles == ["the usage ledger has lost 3 attempts"]
 
 
+def test_queues_of_workers_are_shown_while_something_waits() -> None:
+    """Each worker has several, and nearly all are empty."""
+    names = ("queries", "worker w/0 pid 7 calls", "worker w/0 pid 7 leases", "client ab credit")
+    rows = [
+        {"name": name, "depth": depth, "highWater": 9, "bound": 9}
+        for name, depth in zip(names, (0, 1, 0, 5), strict=True)
+    ]
+    shown = Window().add(a_status(queues=rows), 0.0).queues
+    assert [row[0] for row in shown] == ["queries", "worker w/0 pid 7 calls"]
+
+
 def test_only_the_last_seconds_count() -> None:
     window = Window()
     for second in range(30):
