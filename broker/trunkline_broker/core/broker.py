@@ -240,6 +240,10 @@ class Broker:
             self._hub.out.append(SendToWorker(peer, Who(self._hub.epoch)))
             return
         worker.heard_s = now_s
+        if worker.unheard_bytes:
+            if worker.unheard_bytes >= self._hub.spec.queue_bytes:
+                self._hub.on_topology()  # calls may wait for it
+            worker.unheard_bytes = 0
         self._on_known_worker(worker, frame, now_s)
 
     def _on_known_worker(self, worker: Worker, frame: WorkerFrame, now_s: float) -> None:

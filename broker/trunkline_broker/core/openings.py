@@ -385,19 +385,24 @@ class Openings:
             return LlmFailure(text, Code.INVALID_PREPARED_CALL)
         if not gate.has_place(worker.spec.concurrency):
             return "concurrency"
-        if worker.peer is None or worker.running >= hub.spec.max_calls_per_worker:
+        is_busy = worker.running >= hub.spec.max_calls_per_worker
+        if worker.peer is None or is_busy or worker.unheard_bytes >= hub.spec.queue_bytes:
             return "workers"
         return worker, route
 
     def _choose(self, claim: Claim[Route]) -> Worker | None:
-        """Return the reachable replica that runs the fewest attempts."""
+        """Return the reachable replica that runs the fewest attempts.
+
+        One that was handed a lot and has said nothing since may stand still: it gets no more.
+        """
         chosen: Worker | None = None
-        least = self._hub.spec.max_calls_per_worker
+        least, most_bytes = self._hub.spec.max_calls_per_worker, self._hub.spec.queue_bytes
         for generation in claim.holders:
             worker = self._hub.workers.get(generation)
             if worker is None or worker.state is not WorkerState.SERVING:
                 raise AssertionError("only serving workers hold routes")
-            if worker.peer is not None and worker.running < least:
+            is_open = worker.peer is not None and worker.unheard_bytes < most_bytes
+            if is_open and worker.running < least:
                 chosen, least = worker, worker.running
         return chosen
 
@@ -411,6 +416,7 @@ class Openings:
         frame = call.run(worker.generation, route.policy, route.policy_map)
         worker.calls[call.id] = call
         worker.running += 1
+        worker.hand(len(frame.body))
         gate.running += 1
         hub.count("calls_started")
         call.started_s = hub.now_s

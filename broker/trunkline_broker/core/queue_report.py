@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, cast
 
+from trunkline_protocol.limits import MAX_BODY_BYTES
+
 from trunkline_broker.core.answers import Answers
 from trunkline_broker.core.clients import Client
 from trunkline_broker.core.hub import Hub
@@ -65,6 +67,9 @@ def _of_worker(hub: Hub, worker: Worker) -> Iterator[Row]:
     name = f"worker {worker.pool}/{worker.slot} pid {worker.pid}"
     most = hub.spec.max_queries_per_worker
     yield _row(f"{name} queries", len(worker.queries), worker.queries_high_water, most)
+    most_bytes = hub.spec.queue_bytes + MAX_BODY_BYTES  # the last one may pass the line
+    unheard = (worker.unheard_bytes, worker.unheard_high_water, most_bytes)
+    yield _row(f"{name} unheard bytes", *unheard)
     given = worker.load.get("queues")
     said: Mapping[str, Any] = cast("Mapping[str, Any]", given) if isinstance(given, Mapping) else {}
     for key, what, text in (

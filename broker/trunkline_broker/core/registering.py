@@ -61,6 +61,7 @@ class Registering:
         is_new_link = worker.peer != peer
         hub.workers.bind(worker, peer)
         worker.heard_s = now_s
+        worker.unheard_bytes = 0
         worker.is_remote = pid is None
         if worker.pid is None:
             worker.pid = pid if pid is not None else frame.pid

@@ -71,6 +71,8 @@ class Worker:
         queries: questions it was asked.
         queries_high_water: the most there ever were at once.
         heard_s: last frame from it.
+        unheard_bytes: of requests that were handed to it since.
+        unheard_high_water: the most there ever were.
         trouble: why it is being stopped or was refused; part of the report of its exit.
     """
 
@@ -97,6 +99,8 @@ class Worker:
     queries: set[QueryId] = field(default_factory=set[QueryId])
     queries_high_water: int = 0
     heard_s: float = 0.0
+    unheard_bytes: int = 0
+    unheard_high_water: int = 0
     load: Mapping[str, Any] = field(default_factory=dict[str, Any])
     trouble: str = ""
 
@@ -110,6 +114,11 @@ class Worker:
         if state not in _LEGAL[self.state]:
             raise AssertionError(f"a worker goes from {self.state} to {state}")
         self.state = state
+
+    def hand(self, size_bytes: int) -> None:
+        """Count a request that is sent to it: it lies in our memory until it is read."""
+        self.unheard_bytes += size_bytes
+        self.unheard_high_water = max(self.unheard_high_water, self.unheard_bytes)
 
     def is_ready(self) -> bool:
         """Tell whether its first registrations were accepted."""

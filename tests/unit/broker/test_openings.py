@@ -13,6 +13,7 @@ from trunkline_broker.core.events import (
 from trunkline_protocol import frames
 from trunkline_protocol.codec import pack_body
 from trunkline_protocol.ids import LeaseId
+from trunkline_protocol.limits import MAX_BODY_BYTES
 
 from tests.support.broker_rig import (
     NORMAL,
@@ -22,6 +23,7 @@ from tests.support.broker_rig import (
     a_pool,
     done,
     only,
+    status_of,
 )
 
 LEASE = LeaseId(b"L" * 16)
@@ -454,3 +456,24 @@ def test_a_detachable_call_has_a_token() -> None:
     token = only(client.got(frames.Accepted)).token
     assert token
     assert only(worker.got(frames.Start)).token == token
+
+
+def test_a_worker_that_was_handed_a_lot_and_says_nothing_gets_no_more() -> None:
+    """It may stand still, and what it does not read lies here; a word of it sets the rest free."""
+    rig = Rig(a_pool(replicas=2), queue_bytes=100)
+    one, two = (rig.a_worker(spawn=spawn) for spawn in rig.spawned())
+    client = rig.a_client()
+    for worker in (one, two):
+        client.open(body=bytes(101))
+        assert worker.got(frames.Start)
+    waiting = client.open(body=bytes(10))
+    assert only(client.got(frames.Queued)).reason == "workers"
+    assert client.got(frames.Accepted) == []
+    two.beat()
+    assert only(two.got(frames.Start)).call == waiting.call
+    client.open(body=bytes(10))
+    assert two.got(frames.Start)
+    rows = [row for row in status_of(rig)["queues"] if row["name"].endswith("unheard bytes")]
+    assert [(row["depth"], row["highWater"]) for row in rows] == [(101, 101), (20, 101)]
+    assert {row["bound"] for row in rows} == {100 + MAX_BODY_BYTES}
+    rig.check()

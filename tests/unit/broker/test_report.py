@@ -79,6 +79,7 @@ def test_what_a_worker_says_of_its_queues_is_shown_as_far_as_it_is_numbers() -> 
         worker.beat(load=load)
         rows = [row for row in status_of(rig)["queues"] if row["name"].startswith("worker ")]
         assert rows.pop(0)["name"].endswith(" queries")  # which the broker itself knows
+        assert rows.pop(0)["name"].endswith(" unheard bytes")
         assert len(rows) == (load == {"queues": said})
     (row,) = rows
     assert row["name"].endswith(" kept bytes")
