@@ -32,8 +32,8 @@ def a_status(chunks: int = 0, tokens: int = 0, cpu_s: float = 1.0, **fields: Any
         "usage": {"cpuS": cpu_s, "rssBytes": 1024 * 1024},
         "pools": [{"name": "w", "slots": [slot]}],
         "routes": [
-            {"provider": "p", "state": "serving", "inFlight": 2, "queued": 1},
-            {"provider": "gone", "state": "down"},
+            {"provider": "p", "pool": "w", "state": "serving", "inFlight": 2, "queued": 1},
+            {"provider": "gone", "pool": "x", "state": "down"},
         ],
         "queues": [
             {"name": "route p", "depth": 1, "highWater": 1, "bound": 9},
