@@ -195,7 +195,7 @@ def _is_over(proxy: Proxy, inside: Socket, outside: Socket) -> bool:
     """Run the proxy; `False` if it is to be run again.
 
     libzmq's ends with EAGAIN when a socket that it found readable has nothing to read after all,
-    which happens over TCP with CURVE. Nothing was taken from anywhere then.
+    which bursts over TCP bring about (libzmq issue 1653). Nothing was taken from anywhere then.
     """
     try:
         proxy(inside, outside)
