@@ -113,6 +113,15 @@ def test_the_configurations_are_right(tmp_path: Path, name: str) -> None:
         load(path, {"HOME": str(tmp_path)})
 
 
+def test_the_glossary_has_every_word_of_the_protocol() -> None:
+    """In its own words, for readers who do not read the specification."""
+    spec = (ROOT / "protocol" / "trunkline_protocol" / "SPEC.md").read_text("utf-8")
+    words = re.findall(r"\*\*(\w+)\*\*", spec.partition("Glossary\n")[2])
+    assert len(words) > 20
+    rows = re.findall(r"^\| ([^|]+) \|", (DOCS / "glossary.md").read_text("utf-8"), re.MULTILINE)
+    assert set(words) <= {word for row in rows for word in row.split(", ")}
+
+
 # --- what a page tells one to do -------------------------------------------------------------
 
 
