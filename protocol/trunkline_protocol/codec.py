@@ -185,6 +185,10 @@ def encode(frame: frames.Frame) -> list[frames.Body]:
     return parts
 
 
+# A worker says all that it holds, and all that it serves, in one frame.
+_LARGE_KINDS: Final = frozenset({frames.Register.KIND, frames.Registrations.KIND})
+
+
 def decode(parts: Sequence[frames.Body], direction: Direction) -> frames.Frame:
     """Decode the parts of one control frame that came in the given direction.
 
@@ -199,7 +203,7 @@ def decode(parts: Sequence[frames.Body], direction: Direction) -> frames.Frame:
     if spec is None:
         raise RemoteProtocolError(f"unknown kind of frame ({direction.value})", UNKNOWN_KIND)
     if len(packed) > limits.MAX_ENVELOPE_BYTES and (
-        kind != frames.Register.KIND or len(packed) > limits.MAX_REGISTER_BYTES
+        bytes(kind) not in _LARGE_KINDS or len(packed) > limits.MAX_REGISTER_BYTES
     ):
         raise RemoteProtocolError(f"{_text(kind)}: envelope too large", FRAME_TOO_LARGE)
     body: frames.Body = b""

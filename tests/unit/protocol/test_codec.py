@@ -273,6 +273,12 @@ def test_a_worker_that_holds_all_it_may_can_still_say_so() -> None:
     parts = codec.encode(full)
     assert limits.MAX_ENVELOPE_BYTES < len(parts[1]) < limits.MAX_REGISTER_BYTES
     assert codec.decode(parts, Direction.WORKER_TO_BROKER) == full
+    info, policy = {"id": route, "name": route}, golden.POLICY
+    routes = [{"info": info, "policy": policy}] * (limits.MAX_LIST_ENTRIES // 2)
+    serving = frames.Registrations(1, ({"adapter": 0, "since": 1, "routes": routes},))
+    parts = codec.encode(serving)
+    assert limits.MAX_ENVELOPE_BYTES < len(parts[1]) < limits.MAX_REGISTER_BYTES
+    codec.decode(parts, Direction.WORKER_TO_BROKER)
     for kind, size in ((b"BYE", len(parts[1])), (b"REGISTER", limits.MAX_REGISTER_BYTES + 1)):
         with pytest.raises(RemoteProtocolError, match="too large"):
             codec.decode([kind, bytes(size)], Direction.WORKER_TO_BROKER)
