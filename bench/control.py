@@ -78,10 +78,19 @@ def flat(running: Rig, rounds: int, seconds: int) -> Result:
         _flat_row("open calls", calls),
         _flat_row("routes", routes),
     ]
-    curves = {"clients": clients, "open calls": calls, "routes": routes}
-    curves["clients of bare ROUTERs"] = floor
-    title, x = "Broker CPU per call, 200 calls at a time", "how many of them"
-    return Result(rows, [Chart("flat", title, x, "microseconds per call", curves)])
+    return Result(
+        rows,
+        [
+            _flat_chart("clients", {"Trunkline": clients, "bare ROUTERs": floor}),
+            _flat_chart("open calls", {"Trunkline": calls}),
+            _flat_chart("routes", {"Trunkline": routes}),
+        ],
+    )
+
+
+def _flat_chart(what: str, curves: dict[str, Points]) -> Chart:
+    title = f"Broker CPU per call over {what}, {AT_ONCE} calls at a time"
+    return Chart(f"flat_{what.replace(' ', '_')}", title, what, "microseconds per call", curves)
 
 
 def _flat_row(name: str, curve: Points, beside: str = "") -> Row:

@@ -43,9 +43,11 @@ def latency(rig: Rig, rounds: int, chunks: int) -> Result:
                 f"p99.9 of ours {quantile(late['trunkline'], 0.999):.2f} ms",
             )
         )
-    curves = {name: cumulative(values) for name, values in late.items()}
+    names = {"direct": "provider read directly", "trunkline": "Trunkline", "bare": "bare lane"}
+    curves = {names[way]: cumulative(values) for way, values in late.items()}
     title = f"Lateness of a chunk, {STREAMS} streams at {PACE_MS} ms"
-    return Result(rows, [Chart("latency", title, "ms", "percent of chunks", curves, is_log_x=True)])
+    x, y = "milliseconds from the provider to the application", "percent of chunks"
+    return Result(rows, [Chart("latency", title, x, y, curves, is_log_x=True)])
 
 
 def _bare(rig: Rig, chunks: int) -> list[float]:
@@ -88,6 +90,7 @@ def first_chunk(rig: Rig, rounds: int, calls: int) -> Result:
         f"{min(added):.2f} - {max(added):.2f} ms",
     )
     p99 = shown("time to first chunk, p99", [quantile(ours, 0.99)], "{:.2f} ms")
-    curves = {"direct": cumulative(direct), "trunkline": cumulative(ours)}
-    chart = Chart("first_chunk", "Time to the first chunk", "ms", "percent of calls", curves)
+    curves = {"provider read directly": cumulative(direct), "Trunkline": cumulative(ours)}
+    title, x = "Time to the first chunk", "milliseconds from the request"
+    chart = Chart("first_chunk", title, x, "percent of calls", curves)
     return Result([row, p99], [chart])

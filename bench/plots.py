@@ -39,8 +39,21 @@ def _fill(axes: Any, chart: Chart) -> None:
         marker = "" if is_distribution else mark
         axes.plot(xs, ys, label=label, marker=marker, color=colour, linestyle=line)
     axes.set(title=chart.title, xlabel=chart.x, ylabel=chart.y)
-    axes.set_ylim(bottom=0)
+    highest = max(y for points in chart.curves.values() for _, y in points)
+    axes.set_ylim(0, highest * 1.08)
+    axes.yaxis.set_major_formatter(_plain)
+    places = sorted({x for points in chart.curves.values() for x, _ in points})
     if chart.is_log_x:
         axes.set_xscale("log")
+    if is_distribution:
+        axes.xaxis.set_major_formatter(_plain)
+    else:
+        axes.set_xticks(places, [_plain(place) for place in places])
+        axes.minorticks_off()
     axes.grid(visible=True, alpha=0.3)
     axes.legend()
+
+
+def _plain(value: float, _position: int = 0) -> str:
+    """Return a number without powers of ten."""
+    return f"{value:,.0f}" if value >= 10 else f"{value:g}"
