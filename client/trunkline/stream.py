@@ -276,6 +276,8 @@ class Stream:
         state = getattr(self, "_state", None)
         if state is not None and not state.is_over:
             self._owner.cancel_later(state)
+        elif state is not None and self._on_retry is not None:
+            self._owner.observe(self._call, None)  # it has ended by itself, and nobody read that
 
     # --- what is known -------------------------------------------------------------------------
 

@@ -234,6 +234,24 @@ def test_breaking_out_of_a_bare_loop_cancels_too(broker: BrokerProcess, run: Loo
     run(job())
 
 
+def test_a_stream_that_nobody_reads_leaves_nothing_behind(
+    broker: BrokerProcess, run: Loops
+) -> None:
+    """Entered, ended by itself, dropped: its observer goes with it."""
+
+    async def job() -> None:
+        async with trunkline.connect(broker.endpoint) as llm:
+            stream = llm.stream(**scripted(text="hi"), recovery="policy", on_retry=lambda _: None)
+            await stream.__aenter__()
+            assert len(llm._shell._observers) == 1
+            await until_async(lambda: llm._shell.mux.open_count == 0)
+            del stream
+            gc.collect()
+            assert not llm._shell._observers
+
+    run(job())
+
+
 def test_cancel_while_somebody_reads(broker: BrokerProcess, run: Loops) -> None:
     """The reader gets one aborted finish, at once, also before the first chunk; twice is fine."""
 
