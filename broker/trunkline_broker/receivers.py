@@ -56,6 +56,11 @@ class ClientReceiver(_Receiver):
         """Report a frame; the codec lets only frames of clients through on this socket."""
         self._report(ClientFrameReceived(peer, cast("ClientFrame", frame), pid, user))
 
+    def on_guest_frame(self, peer: bytes, frame: Frame, pid: int | None) -> None:
+        """Drop a frame of another user's process, which no file mode lets come here."""
+        del frame, pid
+        self.on_rejected(peer, "FORBIDDEN", "this socket is for the broker's own user")
+
 
 class WorkerReceiver(_Receiver):
     """Takes what arrives on `workers/control`."""
@@ -65,3 +70,8 @@ class WorkerReceiver(_Receiver):
     def on_frame(self, peer: bytes, frame: Frame, pid: int | None, user: str | None = None) -> None:
         """Report a frame; the codec lets only frames of workers through on this socket."""
         self._report(WorkerFrameReceived(peer, cast("WorkerFrame", frame), pid, user))
+
+    def on_guest_frame(self, peer: bytes, frame: Frame, pid: int | None) -> None:
+        """Report a frame of another user's process."""
+        worker_frame = cast("WorkerFrame", frame)
+        self._report(WorkerFrameReceived(peer, worker_frame, pid, is_guest=True))

@@ -81,6 +81,10 @@ class Receiver(Protocol):
         """
         ...
 
+    def on_guest_frame(self, peer: bytes, frame: Frame, pid: int | None) -> None:
+        """Take a decoded frame of a local process of another user."""
+        ...
+
     def on_rejected(self, peer: bytes, code: str, message: str) -> None:
         """Take note of a frame that could not be decoded."""
         ...
@@ -104,6 +108,7 @@ class _Peer:
     pid: int | None
     user: str = ""  # `NAME:KEY` of a connection that was made with a key
     name: str | None = None  # of that key, maybe empty; `None`: a local connection
+    is_guest: bool = False  # a local process of another user
 
 
 class Router:
@@ -286,7 +291,9 @@ class Router:
         except RemoteProtocolError as exc:
             self._to.on_rejected(peer, exc.code, str(exc))
         else:
-            if known.name is None:
+            if known.is_guest:
+                self._to.on_guest_frame(peer, frame, known.pid)
+            elif known.name is None:
                 self._to.on_frame(peer, frame, known.pid)
             else:
                 self._to.on_frame(peer, frame, known.pid, known.name)
@@ -327,8 +334,8 @@ class Router:
         if known is not None and known.fd == fd:
             return known
         self._read_monitor()
-        is_local, pid = _other_end(fd)
-        known = _Peer(fd, pid)
+        is_local, pid, uid = _other_end(fd)
+        known = _Peer(fd, pid, is_guest=uid not in {None, 0, os.geteuid()})
         if not is_local and self._tcp is not None:
             known.user = _user_of(head) if self._guard is not None else ""
             known.name = known.user.partition(":")[0]
@@ -430,17 +437,17 @@ def _monitored(context: Context, router: Socket) -> Socket:
     return monitor
 
 
-def _other_end(fd: int) -> tuple[bool, int | None]:
-    """Tell whether a connection is local, and the pid at its other end.
+def _other_end(fd: int) -> tuple[bool, int | None, int | None]:
+    """Tell whether a connection is local, and pid and user at its other end.
 
     The pid is `None` for a process in a container of its own. One that has closed is not local.
     """
     try:
         with socket.socket(fileno=os.dup(fd)) as connection:
             if connection.family != socket.AF_UNIX:
-                return False, None
+                return False, None, None
             packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     except OSError:
-        return False, None
-    pid, _, _ = _CREDENTIALS.unpack(packed)
-    return True, pid or None
+        return False, None, None
+    pid, uid, _ = _CREDENTIALS.unpack(packed)
+    return True, pid or None, uid

@@ -137,6 +137,11 @@ async def test_a_worker_runs_as_its_user_and_nobody_else_gets_in(
         )
 
         os.kill(pid, signal.SIGKILL)
+        # Whoever runs as this user can't take part as a worker of its own making.
+        join = ["-m", "trunkline_workers", "--connect", f"ipc://{control}", "--pool", "scripted"]
+        said = as_uid(UID, python, *join, "--adapter", "scripted", "--provider", "scripted")
+        assert "BAD_TOKEN: workers of other users are started by the broker alone" in said
+
         others_of = lambda: set(broker.worker_pids().get("scripted", ())) - {pid}  # noqa: E731
         (second,) = await asyncio.to_thread(until, others_of, 15.0)
         await asyncio.to_thread(broker.until_ready, "scripted")

@@ -232,7 +232,9 @@ class Broker:
     def _on_worker_frame(self, event: events.WorkerFrameReceived, now_s: float) -> None:
         peer, frame = event.peer, event.frame
         if isinstance(frame, frames.Register):
-            self._registering.on_register(peer, frame, event.pid, now_s, event.user)
+            self._registering.on_register(
+                peer, frame, event.pid, now_s, event.user, is_guest=event.is_guest
+            )
             return
         worker = self._hub.workers.at(peer)
         if worker is None:

@@ -55,12 +55,17 @@ class ClientFrameReceived:
 
 @dataclass(frozen=True, slots=True)
 class WorkerFrameReceived:
-    """A decoded frame arrived on `workers/control`; fields as for clients."""
+    """A decoded frame arrived on `workers/control`; fields as for clients.
+
+    Attributes:
+        is_guest: from a process of another user of this host.
+    """
 
     peer: bytes
     frame: WorkerFrame
     pid: int | None = None
     user: str | None = None
+    is_guest: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,9 +49,13 @@ class Registering:
         pid: int | None,
         now_s: float,
         user: str | None = None,
+        *,
+        is_guest: bool = False,
     ) -> None:
         """Bind a worker to its connection, or refuse it; a refused one exits."""
         try:
+            if is_guest:
+                self._check_guest(frame)
             worker = self._identify(peer, frame, pid, now_s)
         except Refusal as refusal:
             self._hub.count_refused(refusal.code)
@@ -175,6 +179,18 @@ class Registering:
         if self._hub.is_draining:
             raise Refusal("STOPPING", "the broker is stopping")
         return self._newcomer(frame, pid, now_s)
+
+    def _check_guest(self, frame: Register) -> None:
+        """See that a process of another user is one that a broker started as that user.
+
+        A user of its own keeps a worker away from the others: it must not join their pools.
+
+        Raises:
+            Refusal: `BAD_TOKEN`.
+        """
+        known = self._hub.workers.get(frame.generation)
+        if known is None or not known.token:
+            raise Refusal("BAD_TOKEN", "workers of other users are started by the broker alone")
 
     def _said_again(self, peer: bytes, frame: Register) -> Worker | None:
         """Return the worker whose first `REGISTER` is repeated, our answer being under way."""

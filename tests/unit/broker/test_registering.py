@@ -6,11 +6,16 @@ from typing import Any
 
 import pytest
 from trunkline_broker.core.effects import Adopt, Forget, Log
-from trunkline_broker.core.events import PeerDisconnected, Side, StopRequested
+from trunkline_broker.core.events import (
+    PeerDisconnected,
+    Side,
+    StopRequested,
+    WorkerFrameReceived,
+)
 from trunkline_protocol import frames
 from trunkline_protocol.ids import Epoch, Generation
 
-from tests.support.broker_rig import Rig, RigWorker, a_pool, adapters, held, only
+from tests.support.broker_rig import VERSION, Rig, RigWorker, a_pool, adapters, held, only
 
 MANUAL = Generation(Epoch(0), 0)
 
@@ -26,6 +31,22 @@ def a_spawned(rig: Rig) -> RigWorker:
     """Return the first worker of a broker, not registered."""
     known = next(iter(rig.hub.workers))
     return RigWorker(rig, known.pool, known.slot, known.generation, known.token.get_secret_value())
+
+
+def test_a_guest_is_taken_only_if_a_broker_started_it() -> None:
+    """A process of another user must not join pools, not by a generation that it made up either."""
+    rig = Rig(a_pool())
+    for born in (MANUAL, Generation(Epoch(1), 9)):
+        guest = RigWorker(rig, "p", 0, born)
+        frame = frames.Register(VERSION, guest.pool, 0, born, 1, role="starting")
+        rig.tell(WorkerFrameReceived(guest.peer, frame, 1, is_guest=True))
+        assert only(guest.got(frames.Refused)).code == "BAD_TOKEN"
+    worker = a_spawned(rig)
+    frame = frames.Register(
+        VERSION, worker.pool, 0, worker.generation, 1, role="starting", token=worker.token
+    )
+    rig.tell(WorkerFrameReceived(worker.peer, frame, 1, is_guest=True))
+    assert worker.got(frames.Registered)
 
 
 def test_a_spawned_worker_registers_with_its_token() -> None:
