@@ -111,6 +111,26 @@ async def test_keep_alives_are_no_progress(recording: Recording) -> None:
     assert "progress" in failure.message
 
 
+@six
+async def test_an_event_without_an_end_is_cut_off(
+    recording: Recording, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the SDKs keep of one event has a bound, and nobody else waits for it."""
+    for module in ("exchange", "frames"):
+        name = f"trunkline_workers.adapters.pydantic_ai.{module}.MAX_EVENT_BYTES"
+        monkeypatch.setattr(name, 64 * 1024)
+    endless = [b"data: " + b"x" * 1000 + b"\n"] * 100
+    if recording is CONVERSE:
+        endless = [event("contentBlockDelta", delta={"text": "x" * 100_000})]
+    answer = Answer([recording.text[0], *endless], end="open")
+    async with RawServer(answer) as server, adapter(recording, server) as made:
+        _, failure = await read(made, asks(recording))
+        await asyncio.wait_for(server.exchanges[0].closed.wait(), 1.0)
+    assert failure is not None
+    assert failure.code == Code.MALFORMED_RESPONSE
+    assert "an event is larger" in failure.message or "a frame of" in failure.message
+
+
 # --- calls and counts -------------------------------------------------------------------------
 
 

@@ -21,6 +21,7 @@ from trunkline_protocol.failure import Code, LlmError
 from trunkline_protocol.http_failure import in_band_failure
 
 from trunkline_workers.adapters.pydantic_ai.exchange import OWN_HEADERS, Exchange, current_exchange
+from trunkline_workers.adapters.pydantic_ai.frames import Frames
 
 _OPERATION: Final = "ConverseStream"
 _SERVICE: Final = "bedrock"  # the name that SigV4 signs for; the host says bedrock-runtime
@@ -153,6 +154,7 @@ def converse_class(part: Callable[[str], Any]) -> Any:
         ) -> AsyncGenerator[Any]:
             written = await self._messages_create(messages, True, settings, parameters)
             exchange = current_exchange.get()
+            exchange.unfinished = None  # frames have lengths, which `Frames` bounds
             head = await exchange.send(*written["send"])
             if head.body is not None and exchange.failure is not None:
                 raise LlmError(exchange.failure)
@@ -204,11 +206,13 @@ class _Events:
         self._shape = service.operation_model(_OPERATION).get_event_stream_output()
 
     async def __aiter__(self) -> AsyncIterator[Any]:
+        frames = Frames()
         while data := await self.exchange.read():
-            self._buffer.add_data(data)
-            for message in self._buffer:
-                if event := self._event(message.to_response_dict()):
-                    yield event
+            for whole in frames.feed(data):
+                self._buffer.add_data(whole)
+                for message in self._buffer:
+                    if event := self._event(message.to_response_dict()):
+                        yield event
 
     def _event(self, fields: dict[str, Any]) -> Any:
         event = self._parser.parse(fields, self._shape)

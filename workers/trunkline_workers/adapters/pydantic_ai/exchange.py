@@ -16,11 +16,14 @@ from typing import Final, NoReturn
 from trunkline_protocol.failure import Code, LlmError, LlmFailure
 from trunkline_protocol.http_failure import request_id
 
+from trunkline_workers.adapters.pydantic_ai.unfinished import UnfinishedEvent
 from trunkline_workers.clocks import StreamLimits
 from trunkline_workers.http import HttpClient, HttpRequest, HttpResponse
 from trunkline_workers.refusals import refusal_body, refused
+from trunkline_workers.sse import MAX_EVENT_BYTES
 
 _HEAD_BYTES: Final = 64 * 1024  # of a body that is no event stream, kept for its error
+_LARGE_EVENT_BYTES: Final = 1024 * 1024
 _TAIL_BYTES: Final = 64 * 1024  # of any body, kept for an error in its last event
 # Ours to set: what the client decodes, how it frames and where it connects.
 OWN_HEADERS: Final = frozenset(
@@ -58,6 +61,7 @@ class Exchange:
         check: looks at the body before it goes out; raises `LlmError` to refuse it.
         headers: added to the request.
         shown: of each read, to the library; `b""` for nothing.
+        unfinished: measures the events of the body; `None`: it has none that end in blank lines.
         is_finishing: whether the provider has said how the answer ends.
         failure: what went wrong on the wire, if anything did.
         requests: how many the library asked for; only the first is made.
@@ -69,6 +73,7 @@ class Exchange:
     check: Callable[[bytes], None]
     headers: Mapping[str, str]
     shown: Callable[[bytes], bytes] = _as_it_is
+    unfinished: UnfinishedEvent | None = field(default_factory=UnfinishedEvent)
     is_finishing: Callable[[], bool] = _never
     failure: LlmFailure | None = None
     requests: int = 0
@@ -128,9 +133,21 @@ class Exchange:
             LlmError: a limit passed or the connection broke; kept in `failure` too.
         """
         while data := await self._read():
+            if self.unfinished is not None:
+                await self._bound_event(self.unfinished, data)
             if shown := self.shown(data):
                 return shown
         return b""
+
+    async def _bound_event(self, unfinished: UnfinishedEvent, data: bytes) -> None:
+        """Bound the unfinished event: the SDKs join what they have of it at each read."""
+        size = unfinished.take(data)
+        if size > MAX_EVENT_BYTES:
+            text = f"an event is larger than {MAX_EVENT_BYTES} bytes"
+            self.failure = LlmFailure(text, Code.MALFORMED_RESPONSE, request_id=self.request_id)
+            raise LlmError(self.failure)
+        if size > _LARGE_EVENT_BYTES:
+            await asyncio.sleep(0)  # reads that are there already would let nobody else run
 
     async def _read(self) -> bytes:
         response = self._response
