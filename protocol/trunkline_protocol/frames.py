@@ -168,7 +168,7 @@ class Accepted:
     window_chunks: Uint
     window_bytes: Uint
     policy: Map
-    token: Secret | None = None
+    token: Secret | None = field(default=None, repr=False)
 
 
 @record
@@ -199,7 +199,7 @@ class Start:
     window_chunks: Uint
     window_bytes: Uint
     detachable: Flag = False
-    token: Secret | None = None
+    token: Secret | None = field(default=None, repr=False)
     lease: Lease | None = None
     attachments: Names = ()
     traceparent: Name = ""
@@ -392,7 +392,7 @@ class Attach:
 
     KIND: ClassVar[bytes] = b"ATTACH"
     call: Call
-    token: Secret
+    token: Secret = field(repr=False)
     stream_key: Key
     client: Client | None = None
     window_chunks: Uint = 0
@@ -524,7 +524,7 @@ class Register:
     generation: Born
     pid: Uint
     role: RoleName
-    token: Secret = b""
+    token: Secret = field(default=b"", repr=False)
     features: Names = ()
     calls: Annotated[tuple[HeldCall, ...], check.list_of(HeldCall)] = ()
     leases: Leases = ()

@@ -80,7 +80,7 @@ class Call:
     is_recovered: bool = False
     is_detachable: bool = False
     lease: LeaseId | None = None
-    token: bytes | None = None
+    token: bytes | None = field(default=None, repr=False)
     waiting: Open | None = None
     queued_reason: str = ""
     worker: Generation | None = None

@@ -46,6 +46,14 @@ def test_frames_do_not_change(frame: frames.Frame) -> None:
         setattr(frame, name, None)
 
 
+def test_tokens_are_not_shown() -> None:
+    """Whoever knows the token of a call may take it over; that of a worker, its place."""
+    with_token = [frame for frame in golden.EXAMPLES if hasattr(frame, "token")]
+    assert len({frame.KIND for frame in with_token}) >= 4
+    for frame in with_token:
+        assert "token" not in repr(frame)
+
+
 def test_only_the_named_kinds_have_a_body() -> None:
     """SPEC section 2."""
     with_body = {f.KIND for f in ALL if any(item.name == "body" for item in fields(f))}
