@@ -33,6 +33,7 @@ class KnownProvider:
         library_profile: of the adapter pydantic_ai; empty: it is not used.
         package: that this profile needs beside the library.
         route: that agents ask for.
+        else_variables: that hold other credentials, which the library takes without a key.
     """
 
     name: str
@@ -44,6 +45,7 @@ class KnownProvider:
     library_profile: str = ""
     package: str = ""
     route: str = ""
+    else_variables: tuple[str, ...] = ()
 
     def variable(self, environ: Mapping[str, str]) -> str | None:
         """Return the variable that holds the key, if one is set."""
@@ -117,6 +119,7 @@ PROVIDERS: Final = (
         base_url="https://bedrock-runtime.{region}.amazonaws.com/openai/v1",
         library_profile="bedrock-converse",
         package="boto3",
+        else_variables=("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"),
     ),
 )
 

@@ -234,8 +234,7 @@ def _key(where: str, spec: PoolSpec, environ: Mapping[str, str]) -> Iterator[Fin
     elif isinstance(variable, str):
         raw = environ.get(variable)
         if raw is None and variable not in spec.environment:
-            text = f"{where}: {variable} is not in its env, so it does not get it"
-            yield Finding(WRONG, text, f'env = ["{variable}"] in [worker.{spec.name}]')
+            yield _without_key(where, spec, environ, variable)
     if raw is None or not raw.strip():
         return
     try:
@@ -244,6 +243,19 @@ def _key(where: str, spec: PoolSpec, environ: Mapping[str, str]) -> Iterator[Fin
         yield Finding(WRONG, f"{where}: {exc}", "trunkline setup, or correct the key")
     else:
         yield Finding(OK, f"{where}: a key is there")
+
+
+def _without_key(where: str, spec: PoolSpec, environ: Mapping[str, str], variable: str) -> Finding:
+    """Judge a worker that gets no key, which some providers can do without."""
+    known = _known(spec)
+    others = known.else_variables if known is not None and spec.adapter == "pydantic_ai" else ()
+    if others and all(environ.get(name) for name in others):
+        return Finding(OK, f"{where}: credentials are in {', '.join(others)}")
+    if others:
+        text = f"{where}: neither {variable} nor {', '.join(others)} in its env"
+        return Finding(NOTE, text, "name them in env, unless a profile or role of AWS is meant")
+    text = f"{where}: {variable} is not in its env, so it does not get it"
+    return Finding(WRONG, text, f'env = ["{variable}"] in [worker.{spec.name}]')
 
 
 def _usual_variable(spec: PoolSpec) -> str | None:

@@ -150,3 +150,21 @@ def test_nothing_to_edit_where_there_is_no_file(tmp_path: Path) -> None:
     assert 'profile = "groq"' in with_file.fix
     (without,) = _plain_endpoint(tmp_path / "t.toml", section, has_file=False)
     assert without.fix == "pip install 'trunkline[pydantic-ai]', then trunkline restart"
+
+
+@pytest.mark.parametrize(
+    ("environ", "state"),
+    [
+        ({"AWS_BEARER_TOKEN_BEDROCK": "bedrock-key-0123456789"}, OK),
+        ({"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE", "AWS_SECRET_ACCESS_KEY": "s"}, OK),
+        ({"AWS_ACCESS_KEY_ID": "AKIDEXAMPLE"}, NOTE),
+        ({}, NOTE),
+    ],
+)
+def test_bedrock_can_do_without_a_key(tmp_path: Path, environ: dict[str, str], state: str) -> None:
+    """Credentials of AWS will do, and what boto3 finds can't be known from here."""
+    path = tmp_path / "t.toml"
+    path.write_text('[worker.x]\nadapter = "pydantic_ai"\noptions.profile = "bedrock-converse"')
+    (spec,) = load(path, {"HOME": "/nowhere"}).pool_specs()
+    (found,) = findings._key("worker x", spec, environ)
+    assert found.state == state
