@@ -21,7 +21,7 @@ from trunkline_protocol.ids import (
     QueryId,
     StreamKey,
 )
-from trunkline_protocol.limits import PROTOCOL_MAJOR, PROTOCOL_MINOR
+from trunkline_protocol.limits import MAX_CLIENTS, PROTOCOL_MAJOR, PROTOCOL_MINOR
 
 from tests.support.broker import SCRIPTED, BrokerProcess, running_broker
 from tests.support.processes import rss_bytes
@@ -128,6 +128,33 @@ async def test_credit_beyond_what_was_sent_moves_only_its_own_stream(
         client.send(frames.Resume(call.call, 0, 2**40), frames.Cancel(call.call, 0))
         client.status()
         await honest(broker)
+
+
+async def test_ever_new_ids_on_one_connection_keep_nobody_out(broker: BrokerProcess) -> None:
+    with liar(broker) as client:
+        for number in range(MAX_CLIENTS + 100):
+            hello = frames.Hello(VERSION, ClientId(os.urandom(16)), os.getpid(), "churn")
+            client.send(hello)
+            if number % 100 == 0:
+                client.receive_kind(frames.Welcome)  # it keeps up
+        await honest(broker)
+        assert len(broker.status()["clients"]) < 10
+
+
+async def test_a_flood_of_positions_leaves_the_worker_to_others(broker: BrokerProcess) -> None:
+    """More than fit into its pipe; it is not taken for one that does not read."""
+    with liar(broker) as client:
+        calls = [opened() for _ in range(4)]
+        client.send(*calls)
+        for _ in calls:
+            client.receive_kind(frames.Accepted)
+        for number in range(20_000):
+            client.send(frames.Credit(calls[number % 4].call, 0, 1, 1, 1))
+        await honest(broker)
+        counters = broker.status()["counters"]
+        assert counters["positions_held_back"] > 0
+        assert counters.get("control.peer_stuck", 0) == 0
+        client.send(*(frames.Cancel(call.call, 0) for call in calls))
 
 
 async def test_queries_without_end_are_bounded(broker: BrokerProcess) -> None:
