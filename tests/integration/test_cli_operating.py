@@ -212,6 +212,8 @@ def test_config_is_checked_shown_and_described(tmp_path: Path) -> None:
     done = trunkline("config", "check", environ=environ)
     assert (done.returncode, done.stdout) == (0, f"{path}: good; workers: a\n")
     assert "did you mean TRUNKLINE_BROKER_LOG_LEVEL?" in done.stderr
+    told = json.loads(trunkline("config", "check", "--json", environ=environ).stdout)
+    assert (told["file"], told["workers"], len(told["notes"])) == (str(path), ["a"], 1)
     for arguments in (["show"], ["show", "--json"]):
         shown = trunkline("config", *arguments, environ=environ)
         assert shown.returncode == 0
