@@ -98,7 +98,8 @@ def test_a_dialog_with_every_mistake(terminal: Terminal, tmp_path: Path) -> None
     home = tmp_path / ".config" / "trunkline"
     assert (home / "secrets" / "openai").read_text() == KEY
     modes = {each.name: stat.S_IMODE(each.stat().st_mode) for each in home.rglob("*")}
-    assert modes == {"trunkline.toml": 0o600, "secrets": 0o700, "openai": 0o600}
+    files = {"trunkline.toml": 0o600, "openai": 0o600, ".gitignore": 0o600}
+    assert modes == {**files, "secrets": 0o700}
     assert stat.S_IMODE(home.parent.stat().st_mode) == 0o700
 
 
@@ -111,4 +112,23 @@ def test_a_dialog_that_is_broken_off(terminal: Terminal, tmp_path: Path, typed: 
     terminal.type(typed)
     terminal.until("trunkline: nothing was changed")
     assert terminal.end() == ExitCode.INTERRUPTED
+    assert not (tmp_path / ".config").exists()
+
+
+def test_the_file_of_this_directory_is_extended(tmp_path: Path) -> None:
+    """The one that `up` would read; another would be in its shadow."""
+    here = tmp_path / "trunkline.toml"
+    here.write_text('[worker.s]\nadapter = "scripted"\n')
+    here.chmod(0o644)
+    terminal = Terminal(tmp_path)
+    try:
+        terminal.until("Which provider?")
+        terminal.type("groq\n")
+        terminal.until("(not shown):")
+        terminal.type(f"{KEY}\n")
+        terminal.until("next: ")
+        assert terminal.end() == ExitCode.OK
+    finally:
+        terminal.close()
+    assert "[worker.groq]" in here.read_text()
     assert not (tmp_path / ".config").exists()

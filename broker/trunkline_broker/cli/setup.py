@@ -68,8 +68,10 @@ def _ask(config: Path | None) -> None:
     if not sys.stdin.isatty():
         fail("setup asks questions: run it in a terminal, or name what to set up", ExitCode.USAGE)
     named = os.environ.get(CONFIG_ENV)
-    user_file = places(os.environ)[-1]
-    path = config or (Path(named) if named else user_file)
+    looked_at = places(os.environ)
+    # The file that `up` would read; where there is none, the user's own.
+    found = next((each for each in looked_at if each.is_file()), looked_at[-1])
+    path = config or (Path(named) if named else found)
     dialog = Dialog(
         ask=lambda text: typer.prompt(text.strip(), prompt_suffix=" "),
         ask_secret=_secret,

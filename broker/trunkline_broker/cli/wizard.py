@@ -53,6 +53,7 @@ def run_wizard(dialog: Dialog, environ: Mapping[str, str], config: Path) -> None
     Raises:
         CommandError: the answers can't be used, or a file can't be written safely.
     """
+    is_new = not config.is_file()
     there = _workers_of(config)
     _refuse_foreign_hands(config)
     for number, each in enumerate(PROVIDERS, 1):
@@ -69,7 +70,17 @@ def run_wizard(dialog: Dialog, environ: Mapping[str, str], config: Path) -> None
         _write_key(key_file, key)
         _add(config, _section(provider, environ, {"apiKeyFile": str(key_file)}, None))
         out().print(f"{config}: the key is in {key_file}, which only you can read", markup=False)
+    if is_new:
+        _tell_of_others(provider, environ)
     out().print("next: `trunkline up --detach`, or `trunkline reload` if a broker runs")
+
+
+def _tell_of_others(chosen: KnownProvider, environ: Mapping[str, str]) -> None:
+    """Tell which providers were served because there was no file, and no longer are."""
+    others = [each.title for each in PROVIDERS if each is not chosen and each.variable(environ)]
+    if others:
+        text = f"note: {', '.join(others)} had no section and needed none; now run setup for each"
+        out().print(text, markup=False)
 
 
 def _note(provider: KnownProvider, there: Mapping[str, Any], environ: Mapping[str, str]) -> str:
@@ -186,6 +197,11 @@ def _write_key(path: Path, key: str) -> None:
     state = path.parent.stat()
     if state.st_uid != os.getuid() or state.st_mode & _OTHERS:
         fail(f"{path.parent} is open to others: chmod 700 {path.parent}; nothing was changed")
+    # A configuration may stand in a repository, and what is beside it must not get there.
+    ignore = path.with_name(".gitignore")
+    if not ignore.exists():
+        ignore.touch(_FILE_MODE)
+        ignore.write_text("*\n", encoding="utf-8")
     made = path.with_name(f".{path.name}.{os.getpid()}")
     # Exclusive: a file or link that somebody put there is never written through.
     fd = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, _FILE_MODE)

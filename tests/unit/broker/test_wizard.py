@@ -39,6 +39,7 @@ def test_a_key_goes_into_a_file_of_its_own(tmp_path: Path) -> None:
     assert (mode(file), mode(config)) == (0o600, 0o600)
     assert {mode(each) for each in list(file.parents)[:3]} == {0o700}
     assert KEY not in config.read_text()
+    assert (file.parent / ".gitignore").read_text() == "*\n"
     settings = load(config, {"HOME": "/nowhere"})
     assert settings.workers["anthropic"].options["apiKeyFile"] == str(file)
 
@@ -51,6 +52,18 @@ def test_a_key_in_the_environment_stays_there(tmp_path: Path) -> None:
     section = load(config, {"HOME": "/nowhere"}).workers["groq"]
     assert section.env == ("GROQ_API_KEY",)
     assert not (tmp_path / "secrets").exists()
+
+
+def test_a_new_file_ends_what_was_served_without_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Keys in the environment are enough only while there is no file."""
+    config = tmp_path / "trunkline.toml"
+    environ = {"GROQ_API_KEY": KEY, "XAI_API_KEY": KEY}
+    run_wizard(dialog("groq"), environ, config)
+    assert "note: xAI had no section" in capsys.readouterr().out
+    run_wizard(dialog("xai"), environ, config)
+    assert "note: " not in capsys.readouterr().out
 
 
 def test_a_second_provider_is_added(tmp_path: Path) -> None:
