@@ -51,14 +51,14 @@ def whole_page() -> str:
     call.on_chunks(1, 1.0)
     call.on_chunks(1, 2.0)
     load = {"rss": 1, "fds": 1, "cpuS": 1.0, "routes": meter.to_dict()}
-    load["queues"] = WorkerCalls().queues()
+    load |= {"queues": WorkerCalls().queues(), "counters": {"frames_resent": 1}}
     tallies.on_load(NoteLoad(PoolName("p"), 0, Generation(Epoch(1), 1), load))
     rig = Rig()
     worker = rig.a_worker()
     worker.beat(load=load)
     status = status_of(rig)
     status |= {"uptimeS": 1.0, "refused": {"BAD_FRAME": 1}}
-    status |= {"measures": {"ledger": {"lost": 0, "waiting": 0}}}
+    status |= {"measures": {"ledger": {"lost": 0, "waiting": 0}, "traces": {"lost": 0}}}
     return Snapshot(tallies, status).page("").body.decode()
 
 
@@ -98,6 +98,19 @@ def test_every_expression_names_metrics_and_labels_that_exist(name: str, text: s
     allowed = set.union(TARGET, *(SAMPLES[metric] for metric in names))
     assert labels <= allowed, f"{name}: {labels - allowed}"
     assert text.count("(") == text.count(")")
+
+
+def test_the_guide_lists_every_metric_as_the_page_has_it() -> None:
+    """Name, labels and meaning, in the order of the page."""
+    rows = []
+    for family in text_string_to_metric_families(whole_page()):
+        if family.name.startswith("trunkline_"):
+            name = f"{family.name}_total" if family.type == "counter" else family.name
+            labels = sorted({label for each in family.samples for label in each.labels} - {"le"})
+            rows.append(f"| `{name}` | {', '.join(labels)} | {family.documentation} |")
+    guide = (DEPLOY.parent / "docs" / "operating.md").read_text(encoding="utf-8")
+    listed = [line for line in guide.splitlines() if line.startswith("| `trunkline_")]
+    assert listed == rows
 
 
 def test_prometheus_itself_takes_rules_board_and_page(tmp_path: Path) -> None:

@@ -25,6 +25,9 @@ _BOUNDS: Final = (*(f"{bound:g}" for bound in BUCKETS_S), "+Inf")
 
 _ALERTING: Final = ("AUTH", "MISSING_CREDENTIAL", "QUOTA", "RATE_LIMIT")
 
+_MAX_COUNTERS: Final = 64  # of one worker, which a broken one may make up
+_MAX_NAME_CHARS: Final = 64
+
 Samples = Iterable[tuple[tuple[str, ...], float]]
 Parts = Iterable[tuple[tuple[str, ...], tuple[list[int], float]]]
 
@@ -51,6 +54,7 @@ class Snapshot(Collector):
             *_of_calls(status),
             *_of_pools(status),
             *_of_workers_queues(status),
+            *_of_workers_counters(status),
             *_of_broker(status),
         ]
 
@@ -216,6 +220,21 @@ def _of_pools(status: Mapping[str, Any]) -> Iterator[Metric]:
         yield _gauge(f"trunkline_worker_{name}", text, labels, rows)
 
 
+def _of_workers_counters(status: Mapping[str, Any]) -> Iterator[Metric]:
+    samples: list[tuple[tuple[str, ...], float]] = []
+    for pool in status["pools"]:
+        for slot in pool["slots"]:
+            said = slot["load"].get("counters")
+            found: Mapping[str, Any] = cast("Any", said) if isinstance(said, Mapping) else {}
+            known = [(name, n) for name, n in found.items() if isinstance(n, int)]
+            samples += [
+                ((pool["name"], str(slot["slot"]), name[:_MAX_NAME_CHARS]), count)
+                for name, count in known[:_MAX_COUNTERS]
+            ]
+    text = "What the worker process that serves now counts: resent frames, overdue cancels …"
+    yield _counter("trunkline_worker_events", text, ("pool", "slot", "event"), samples)
+
+
 def _of_workers_queues(status: Mapping[str, Any]) -> Iterator[Metric]:
     """Yield what waits in workers, as they report; replaced ones that still drain are left out."""
     rows: dict[str, list[tuple[tuple[str, ...], float]]] = {"": [], "HighWater": [], "Bound": []}
@@ -261,6 +280,10 @@ def _of_broker(status: Mapping[str, Any]) -> Iterator[Metric]:
         yield _counter("trunkline_ledger_lost", text, (), [((), ledger["lost"])])
         text = "Attempts that wait to be written to the usage ledger."
         yield _gauge("trunkline_ledger_waiting", text, (), [((), ledger["waiting"])])
+    traces = status.get("measures", {}).get("traces")
+    if traces is not None:
+        text = "Spans of calls that the collector did not take."
+        yield _counter("trunkline_spans_lost", text, (), [((), traces["lost"])])
     for name, text in (("draining", "1: no new calls."), ("settling", "1: just restarted.")):
         yield _gauge(f"trunkline_{name}", text, (), [((), float(status[name]))])
     yield _gauge("trunkline_uptime_seconds", "Of the broker.", (), [((), status["uptimeS"])])

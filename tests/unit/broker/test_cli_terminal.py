@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from trunkline_broker.cli import terminal
 
 
 @pytest.fixture(autouse=True)
-def fresh() -> None:
-    """Forget the consoles of the tests before."""
+def fresh() -> Iterator[None]:
+    """Forget the console of the test before, and leave none to the next."""
+    terminal.out.cache_clear()
+    yield
     terminal.out.cache_clear()
 
 

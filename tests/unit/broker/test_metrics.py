@@ -55,6 +55,14 @@ def test_a_worker_that_tells_nothing_or_nonsense_costs_its_own_figures() -> None
         assert found["trunkline_worker_up"] == {("p", "0"): 1}
 
 
+def test_what_a_worker_counts_is_told_within_a_bound() -> None:
+    many = {f"made up {at}": at for at in range(1000)}
+    found = page(a_status({"counters": {"frames_resent": 3, "wrong": "x", **many}}))
+    events = found["trunkline_worker_events_total"]
+    assert events["frames_resent", "p", "0"] == 3
+    assert len(events) == 64
+
+
 def test_a_worker_that_writes_prompts_is_one() -> None:
     name = "trunkline_worker_writes_prompts"
     assert page(a_status({"debugPrompts": True}))[name] == {("p", "0"): 1}
