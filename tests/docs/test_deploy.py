@@ -16,6 +16,11 @@ import pytest
 import yaml
 from trunkline_broker.config import load
 from trunkline_broker.key_files import add_peer, make_server
+from trunkline_broker.paths import (
+    default_attachments_dir,
+    default_run_dir,
+    default_usage_file,
+)
 from trunkline_protocol.version import __version__
 from trunkline_workers.boot import read_boot
 
@@ -194,6 +199,48 @@ def test_the_unit_of_a_worker_starts_one_that_drains(tmp_path: Path) -> None:
     assert (boot.providers, boot.options, boot.keys is not None) == (("p",), {"seed": 1}, True)
     (stop_s,) = re.findall(r"^TimeoutStopSec=(\d+)$", text, re.MULTILINE)
     assert float(stop_s) > boot.drain_s > 0
+
+
+def variables_in(lines: list[str]) -> dict[str, str]:
+    return dict(re.findall(r"(\w+)=(\S+)", " ".join(lines)))
+
+
+def environment_of(container: dict[str, Any]) -> dict[str, str]:
+    """Return the variables of a container: the image's, then its own."""
+    text = (DEPLOY / "docker" / "Dockerfile").read_text().replace("\\\n", " ")
+    found = variables_in(re.findall(r"^ENV (.+)$", text, re.MULTILINE))
+    return found | {each["name"]: each["value"] for each in container.get("env", ())}
+
+
+def test_the_broker_s_directories_are_its_own_inside_of_its_volumes() -> None:
+    """A volume belongs to root and is open to the pod's group, where the broker would not start."""
+    (pod,) = (
+        each["spec"]["template"]["spec"]
+        for each in documents()
+        if each["metadata"]["name"] == "trunkline-broker" and each["kind"] == "Deployment"
+    )
+    (container,) = pod["containers"]
+    environ = environment_of(container)
+    volumes = {
+        mount["name"]: Path(mount["mountPath"])
+        for mount in container["volumeMounts"]
+        if not mount.get("readOnly")
+    }
+    run = default_run_dir(environ)
+    assert run.parent == volumes["run"]
+    assert f"{run}/broker.lock" in container["lifecycle"]["preStop"]["exec"]["command"][-1]
+    for path in (default_usage_file(environ).parent, default_attachments_dir(environ)):
+        assert volumes["state"] in path.parents  # not in memory, and not the volume itself
+
+
+def test_ledger_and_images_of_unit_and_image_outlive_the_machine_s_memory() -> None:
+    """Sockets are in the run directory; what is to stay is in the state directory."""
+    text = (DEPLOY / "systemd" / "trunkline.service").read_text()
+    unit = variables_in(re.findall(r"^Environment=(.+)$", text, re.MULTILINE))
+    for environ in (unit, environment_of({})):
+        assert default_run_dir(environ) == Path("/run/trunkline")
+        for path in (default_usage_file(environ), default_attachments_dir(environ)):
+            assert Path("/var/lib/trunkline") in path.parents
 
 
 def test_every_selector_finds_its_pods() -> None:

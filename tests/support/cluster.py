@@ -114,7 +114,8 @@ class Cluster:
         """End the broker as the hook of its pod does, and start one that knows nothing of it."""
         (container,) = pod_of("broker.yaml")["containers"]
         *shell, script = container["lifecycle"]["preStop"]["exec"]["command"]
-        script = script.replace("/run/trunkline", str(self.broker.run_dir))
+        assert "/run/trunkline/trunkline/" in script
+        script = script.replace("/run/trunkline/trunkline", str(self.broker.run_dir))
         subprocess.run([*shell, script], check=True, timeout=20 * SLOW)  # noqa: S603
         assert self.broker.wait() == 0
         shutil.rmtree(self.broker.run_dir)  # an emptyDir goes with its pod
