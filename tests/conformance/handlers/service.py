@@ -31,7 +31,9 @@ _SCRIPT: Final = (
     {"type": "block-start", "index": 0, "blockType": "text"},
     {"type": "text-delta", "index": 0, "text": "hi"},
 )
+# What the cases say of an image that nobody has. The broker has another, whose size must be true.
 _NAMELESS: Final = "sha256:" + "ab" * 32
+_BYTES: Final = '"bytes": 3'
 _PLACES: Final = {"prepareCall": "resolveModel"}  # a direct call prepares itself by resolving
 
 
@@ -120,8 +122,8 @@ class Service:
         options = trunkline.GenerateOptions.from_dict(
             self._renamed(
                 {"provider": given["target"], "model": _MODEL, "messages": given["messages"]},
-                _NAMELESS,
-                self._image.attachment_id,
+                (_NAMELESS, self._image.attachment_id),
+                (_BYTES, self._stored_bytes),
             )
         )
         chunks = list(self._llm.stream(options))
@@ -132,8 +134,10 @@ class Service:
 
     def _compared(self, adapter: str, sent: dict[str, Any], seen: dict[str, Any]) -> object:
         pairs = zip(sent["messages"], seen["messages"], strict=True)
-        named = self._renamed(seen, self._image.attachment_id, _NAMELESS)
-        named = self._renamed(named, self._image.attachment_id[:15], _NAMELESS[:15])
+        stored = self._image.attachment_id
+        named = self._renamed(
+            seen, (stored, _NAMELESS), (stored[:15], _NAMELESS[:15]), (self._stored_bytes, _BYTES)
+        )
         return {
             "adapter": adapter,
             "sameRequest": seen == sent,
@@ -141,9 +145,16 @@ class Service:
             "messages": named["messages"],
         }
 
+    @property
+    def _stored_bytes(self) -> str:
+        return f'"bytes": {self._image.bytes}'
+
     @staticmethod
-    def _renamed(value: dict[str, Any], old: str, new: str) -> dict[str, Any]:
-        return json.loads(json.dumps(value).replace(old, new))
+    def _renamed(value: dict[str, Any], *names: tuple[str, str]) -> dict[str, Any]:
+        text = json.dumps(value)
+        for old, new in names:
+            text = text.replace(old, new)
+        return json.loads(text)
 
     def _stream_failure(self, given: dict[str, Any]) -> object:
         prefix = list(_SCRIPT[: given.get("afterChunks", 0)])
