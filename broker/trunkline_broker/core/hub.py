@@ -33,6 +33,8 @@ _JITTER_UNIT: Final = 256**_JITTER_BYTES
 class Timer(Enum):
     """What a deadline is for; the second part of its name says whose."""
 
+    __hash__ = object.__hash__  # that of `Enum` is written in Python; a call asks five times
+
     START = "worker not ready"
     LEASE = "worker silent"
     DRAIN = "worker drains too long"
