@@ -23,6 +23,7 @@ from trunkline_broker.config import (
     settable,
 )
 from trunkline_broker.core.specs import PoolSpec, RestartSpec
+from trunkline_broker.environment import missing_names
 from trunkline_broker.secret_options import masked
 from trunkline_broker.users import UserError, Users
 
@@ -153,9 +154,8 @@ def _advice_for(spec: PoolSpec, environ: Mapping[str, str]) -> Iterator[str]:
     where = f"worker.{spec.name}"
     if spec.debug_prompts:
         yield f"{where}: debug_prompts is on: prompts and answers are written to its log"
-    for name in spec.environment:
-        if name not in environ:
-            yield f"{where}: variable {name} is not set here"
+    for name in missing_names(spec, environ):
+        yield f"{where}: variable {name} is not set here"
     if spec.env_file and not Path(spec.env_file).is_file():
         yield f"{where}: env_file {spec.env_file} does not exist"
     if spec.python and shutil.which(spec.python) is None:

@@ -31,6 +31,7 @@ from trunkline_broker import outputs
 from trunkline_broker.attachment_store import AttachmentStore
 from trunkline_broker.config import Settings, load
 from trunkline_broker.config_errors import ConfigError
+from trunkline_broker.config_view import advice
 from trunkline_broker.core import effects as do
 from trunkline_broker.core import events as said
 from trunkline_broker.core.broker import Broker
@@ -223,6 +224,8 @@ class Daemon:
             self._own_log()
         alive_workers = tuple(_alive_worker(hint) for hint in hints)
         self.report(said.Started(alive_workers, self._attachments.scan()))
+        for note in advice(self._settings):
+            self._telemetry.log("warning", "configuration_note", {"note": note})
         facts = {"pid": os.getpid(), "endpoint": self._settings.endpoint, "adopting": len(hints)}
         source = self._settings.source
         facts["config"] = str(source) if source is not None else "built in"

@@ -5,6 +5,7 @@ An allow-list, so that a key in the broker's environment reaches only the worker
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
@@ -12,6 +13,8 @@ from typing import Final
 from trunkline_broker.core.specs import PoolSpec
 
 BASIC_NAMES: Final = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ", "VIRTUAL_ENV")
+
+_OPTIONAL: Final = re.compile(r"(?i)_proxy$|^(SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE)$")
 
 
 class EnvironmentFileError(Exception):
@@ -29,6 +32,15 @@ def worker_environment(spec: PoolSpec, environ: Mapping[str, str]) -> dict[str, 
         chosen.update(read_environment_file(Path(spec.env_file)))
     chosen.setdefault("PYTHONUNBUFFERED", "1")  # so that last words are in the file when it dies
     return chosen
+
+
+def missing_names(spec: PoolSpec, environ: Mapping[str, str]) -> list[str]:
+    """Return the variables that a pool names and that are empty; those of proxies may well be."""
+    return [
+        name
+        for name in spec.environment
+        if not environ.get(name, "").strip() and not _OPTIONAL.search(name)
+    ]
 
 
 def read_environment_file(path: Path) -> dict[str, str]:

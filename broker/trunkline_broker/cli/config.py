@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -52,8 +53,7 @@ def check(
         source = None if settings.source is None else str(settings.source)
         print_json({"file": source, "workers": list(settings.workers), "notes": notes})
         return
-    for text in notes:
-        err().print(f"note: {text}", style="yellow", markup=False)
+    say_notes(notes)
     if settings.source is None:
         looked = ", ".join(str(path) for path in places(settings.environ))
         err().print(f"no file in {looked}", style="dim", markup=False)
@@ -95,6 +95,12 @@ def schema() -> None:
     from trunkline_broker.config_view import schema as described
 
     print_json(described())
+
+
+def say_notes(notes: Iterable[str]) -> None:
+    """Say on stderr what is allowed and will hardly work, in words of `advice`."""
+    for text in notes:
+        err().print(f"note: {text}", style="yellow", markup=False)
 
 
 def loaded(path: Path | None) -> Settings:

@@ -29,7 +29,11 @@ from trunkline_protocol.version import __version__
 from trunkline_broker.cli.troubles import troubles
 from trunkline_broker.config import Settings
 from trunkline_broker.core.specs import PoolSpec
-from trunkline_broker.environment import EnvironmentFileError, worker_environment
+from trunkline_broker.environment import (
+    EnvironmentFileError,
+    missing_names,
+    worker_environment,
+)
 from trunkline_broker.onboarding import PROVIDERS, KnownProvider, aws_region, has_local_model
 from trunkline_broker.paths import PASSABLE_DIR_MODE
 from trunkline_broker.secret_options import revealed
@@ -219,10 +223,9 @@ def load_fix(spec: PoolSpec, problem: str) -> str:
 
 def _key(where: str, spec: PoolSpec, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Look at the key that the adapter will read, if it is known where."""
-    for name in spec.environment:
-        if not environ.get(name, "").strip():
-            text = f"{where}: variable {name} is not set here"
-            yield Finding(WRONG, text, f"export {name}=…, then trunkline restart")
+    for name in missing_names(spec, environ):
+        text = f"{where}: variable {name} is not set here"
+        yield Finding(WRONG, text, f"export {name}=…, then trunkline restart")
     file = spec.options.get("apiKeyFile")
     variable = spec.options.get("apiKeyEnv") or _usual_variable(spec)
     raw: str | None = None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
+from trunkline_broker.cli.config import say_notes
 from trunkline_broker.cli.connection import ask, run_async
 from trunkline_broker.cli.exits import ExitCode
 from trunkline_broker.cli.terminal import CommandError, err, fail, out
@@ -52,6 +53,7 @@ def up(
     """
     from trunkline_broker.config import load
     from trunkline_broker.config_errors import ConfigError
+    from trunkline_broker.config_view import advice
     from trunkline_broker.locks import BrokerRunning, lock_holder
 
     try:
@@ -66,6 +68,7 @@ def up(
 
         needs_library()
     if detach:
+        say_notes(advice(settings))
         _detached(settings.paths.log, settings.endpoint, config, watch=watch)
         return
     from trunkline_broker import daemon

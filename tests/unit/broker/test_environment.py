@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 from trunkline_broker.core.specs import PoolSpec
-from trunkline_broker.environment import EnvironmentFileError, worker_environment
+from trunkline_broker.environment import (
+    EnvironmentFileError,
+    missing_names,
+    worker_environment,
+)
 from trunkline_protocol.ids import PoolName
 
 ENVIRON = {"PATH": "/bin", "HOME": "/h", "MY_KEY": "mine", "OTHER_KEY": "canary"}
@@ -17,6 +21,13 @@ def test_only_named_variables_reach_a_worker() -> None:
     spec = PoolSpec(PoolName("a"), "scripted", environment=("MY_KEY", "UNSET"))
     given = worker_environment(spec, ENVIRON)
     assert given == {"PATH": "/bin", "HOME": "/h", "MY_KEY": "mine", "PYTHONUNBUFFERED": "1"}
+
+
+def test_names_without_a_value_are_missing_but_those_of_proxies() -> None:
+    """A configuration for many machines names HTTPS_PROXY, and few have one."""
+    names = ("KEY", "BLANK", "GIVEN", "HTTPS_PROXY", "no_proxy", "SSL_CERT_FILE")
+    spec = PoolSpec(PoolName("p"), "scripted", environment=names)
+    assert missing_names(spec, {"GIVEN": "x", "BLANK": " "}) == ["KEY", "BLANK"]
 
 
 def test_a_file_adds_variables(tmp_path: Path) -> None:
