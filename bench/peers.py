@@ -115,7 +115,7 @@ def peers(rig: Rig, rounds: int, chunks: int) -> Result:
                 path.measure(rig, chunks)
         lines = [path.line(paths[0]) for path in paths]
     ours = next(path for path in paths if path.name == OURS)
-    apart = Table(["CPU us per chunk", "burst", f"paced at {PACE_MS} ms"], ours.apart())
+    apart = Table(["Trunkline, CPU us per chunk", "burst", f"paced at {PACE_MS} ms"], ours.apart())
     return Result(tables=[Table(_HEAD, lines), apart])
 
 
