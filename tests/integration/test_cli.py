@@ -467,10 +467,14 @@ def test_up_detached_and_down() -> None:
         config = root / "trunkline.toml"
         config.write_text(SCRIPTED)
         environ = variables(TRUNKLINE_RUN_DIR=str(root / "run"), TRUNKLINE_CONFIG=str(config))
+        environ["TRUNKLINE_BROKER_DRAINS"] = "5"
         up = trunkline("up", "--detach", environ=environ)
         assert up.returncode == 0, up.stderr
         broker = int(up.stdout.split("broker pid ")[1].split()[0])
         try:
+            # What will hardly work is said to whoever starts it, and to who reads its log.
+            assert up.stderr.startswith("note: TRUNKLINE_BROKER_DRAINS is set and names no key")
+            assert "configuration_note" in (root / "run" / "broker.log").read_text()
             status = json.loads(trunkline("status", "--json", environ=environ).stdout)
             assert status["pid"] == broker
             assert os.getsid(broker) == broker  # it outlives the terminal
