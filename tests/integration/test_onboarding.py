@@ -177,6 +177,28 @@ def test_a_new_adapter_fulfils_the_contract(acme: Path) -> None:
     assert row.split()[1:] == ["+"] * 12
 
 
+SEND_KEY = """\
+import asyncio
+from trunkline_acme_two.contract import contract_subject
+
+async def main():
+    async with contract_subject() as subject:
+        async for _ in subject.adapter.stream(subject.scenarios["text"]):
+            pass
+        print(subject.request_headers()[0]["authorization"])
+
+asyncio.run(main())
+"""
+
+
+def test_a_new_adapter_sends_its_key(acme: Path) -> None:
+    """The key itself, not what a secret prints as."""
+    sent = subprocess.run(  # noqa: S603
+        [sys.executable, "-c", SEND_KEY], cwd=acme, capture_output=True, text=True, check=True
+    )
+    assert sent.stdout == "Bearer not-a-real-key\n"
+
+
 BREAKS = {
     4: ("translate.py", 'call["arguments"]', 'json.dumps(json.loads(call["arguments"]))'),
     5: ("adapter.py", "await response.close(is_complete=is_complete)", "pass"),

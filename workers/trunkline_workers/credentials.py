@@ -76,6 +76,11 @@ class KeySource:
         return f"{self.owner}: no API key in {ref}{hint}"
 
 
+def bearer(key: SecretStr | None) -> dict[str, str]:
+    """Return the header that carries a key in most APIs; none without a key."""
+    return {} if key is None else {"authorization": f"Bearer {key.get_secret_value()}"}
+
+
 def plain(headers: Mapping[str, SecretStr]) -> dict[str, str]:
     """Return configured headers as a request sends them."""
     return {name: value.get_secret_value() for name, value in headers.items()}

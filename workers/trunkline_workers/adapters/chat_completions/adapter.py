@@ -48,7 +48,7 @@ from trunkline_workers.adapters.chat_completions.serialize import (
     offered_efforts,
 )
 from trunkline_workers.adapters.chat_completions.translate import Translator
-from trunkline_workers.credentials import KeySource, plain
+from trunkline_workers.credentials import KeySource, bearer, plain
 from trunkline_workers.http import HttpClient, HttpRequest
 from trunkline_workers.refusals import refusal, without_key
 from trunkline_workers.runtime import WorkerRuntime
@@ -267,10 +267,10 @@ class ChatCompletionsAdapter(LlmAdapter):
         return HttpRequest("POST", f"{config.base_url}/chat/completions", headers, body)
 
     def _auth(self, key: SecretStr | None) -> dict[str, str]:
-        if key is None:
-            return {}
-        header, sent = self._config.key_header, key.get_secret_value()
-        return {header: f"Bearer {sent}" if header.lower() == "authorization" else sent}
+        header = self._config.key_header
+        if key is None or header.lower() == "authorization":
+            return bearer(key)
+        return {header: key.get_secret_value()}
 
     async def _images(self, options: GenerateOptions) -> dict[str, ResolvedImage]:
         """Resolve the images of a request, if the provider takes any."""
