@@ -38,14 +38,14 @@ SECTIONS: Final = {
     "latency": "Added latency",
     "first": "Time to the first chunk",
     "control": "The control plane",
-    "flat": "Does a call cost more when there is more?\n\nBroker CPU per call, always with 200 calls at a"
-    " time; beside more clients, ROUTERs that only\npass on the same frames.",
-    "large": "Large requests\n\nRequests with 8 MiB of history, which the broker only passes on, beside"
-    " a paced stream.",
+    "flat": "Does a call cost more when there is more?\n\nBroker CPU per call, always with 200"
+    " calls at a time; beside more clients, ROUTERs that only\npass on the same frames.",
+    "large": "Large requests\n\nRequests with 8 MiB of history, which the broker only passes on,"
+    " beside a paced stream.",
     "memory": "Memory",
     "scale": "Throughput",
-    "start": "Start\n\nWhat an import puts off, the first call pays: so a whole process with one call is"
-    " measured too.",
+    "start": "Start\n\nWhat an import puts off, the first call pays: so a whole process with one"
+    " call is\nmeasured too.",
     "peers": "Beside other gateways\n\nThe same mock provider, twenty streams at once, in a burst"
     " and at 20 ms. *Bare loop* is httpx\nover aiohttp with typed decoding; *whole* is gateway and"
     " agent together.",
