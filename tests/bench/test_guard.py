@@ -6,12 +6,15 @@ CPU is compared, not time: on a busy machine it doubles at most, and for both si
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 import pytest
 
-from bench.rig import Rig, rig
+from bench.rig import Rig as BenchRig
+from bench.rig import rig
 from bench.running import gateway_us, run_agent
+from tests.support.broker_rig import Rig, a_pool, done
 
 pytestmark = pytest.mark.bench
 
@@ -20,16 +23,20 @@ AGENT_TO_BARE_LOOP = 2.0
 GATEWAY_TO_BARE_LOOP = 7.0
 LONELY_FRAME_TO_BARE_LOOP = 60.0
 CHUNKS = 20_000
+# Measured: 1.00 to 1.02 in instructions. A walk over a table would be tens of times as much.
+FLAT = 3.0
+CALLS = 200
+ROUNDS = 10
 
 
 @pytest.fixture(scope="module")
-def running() -> Iterator[Rig]:
+def running() -> Iterator[BenchRig]:
     with rig() as started:
         yield started
 
 
 @pytest.fixture(scope="module")
-def bare_loop_us(running: Rig) -> float:
+def bare_loop_us(running: BenchRig) -> float:
     """What httpx over aiohttp and typed decoding pay for a chunk of the same provider."""
     return min(
         run_agent(running, "direct", running.url, "mock", CHUNKS)["cpu_us"] for _ in range(3)
@@ -37,14 +44,14 @@ def bare_loop_us(running: Rig) -> float:
 
 
 def test_a_chunk_costs_the_agent_less_than_reading_it_from_the_provider(
-    running: Rig, bare_loop_us: float
+    running: BenchRig, bare_loop_us: float
 ) -> None:
     ours = min(run_agent(running, "trunkline", "mock", "mock", CHUNKS)["cpu_us"] for _ in range(3))
     assert ours <= AGENT_TO_BARE_LOOP * bare_loop_us
 
 
 def test_worker_and_broker_cost_little_more_than_reading_the_provider(
-    running: Rig, bare_loop_us: float
+    running: BenchRig, bare_loop_us: float
 ) -> None:
     found: list[float] = []
     for _ in range(3):
@@ -55,9 +62,39 @@ def test_worker_and_broker_cost_little_more_than_reading_the_provider(
 
 
 def test_a_chunk_in_a_frame_of_its_own_is_not_dear_either(
-    running: Rig, bare_loop_us: float
+    running: BenchRig, bare_loop_us: float
 ) -> None:
     before = running.cpu_s()
     done = run_agent(running, "trunkline", "burst", "1x3", CHUNKS)
     whole_us = gateway_us(before, running.cpu_s(), done["chunks"]) + done["cpu_us"]
     assert whole_us <= LONELY_FRAME_TO_BARE_LOOP * bare_loop_us
+
+
+def a_call_us(clients: int, routes: int, open_calls: int) -> float:
+    """What codec and core pay for a call when there is so much else; the least of ten rounds."""
+    names = tuple(f"r{number}" for number in range(routes))
+    broker = Rig(
+        a_pool("p", providers=names),
+        max_calls=CALLS * ROUNDS + open_calls,
+        max_calls_per_client=CALLS * ROUNDS + open_calls,
+        max_calls_per_worker=CALLS * ROUNDS + open_calls,
+    )
+    worker = broker.a_worker(*names)
+    speakers = [broker.a_client() for _ in range(clients)]
+    for number in range(open_calls):
+        speakers[number % clients].open(names[0])
+    took_s: list[float] = []
+    for _ in range(ROUNDS):
+        begun_s = time.process_time()
+        for number in range(CALLS):
+            speaker = speakers[number % clients]
+            opened = speaker.open(names[number % routes])
+            worker.end(opened)
+            speaker.say(done(opened))
+        took_s.append(time.process_time() - begun_s)
+    return min(took_s) / CALLS * 1e6
+
+
+@pytest.mark.parametrize("more", [(1000, 1, 0), (1, 200, 0), (1, 1, 2000)])
+def test_a_call_costs_the_core_no_more_when_there_is_more(more: tuple[int, int, int]) -> None:
+    assert a_call_us(*more) <= FLAT * a_call_us(1, 1, 0)
