@@ -204,6 +204,7 @@ BREAKS = {
     5: ("adapter.py", "await response.close(is_complete=is_complete)", "pass"),
     7: ("adapter.py", '("reasoning_effort", "stop")', "()"),
     8: ("translate.py", 'kind == "stop" and self._count == 0', "False"),
+    10: ("adapter.py", "**bearer(key)", '"authorization": f"Bearer {key}"'),
 }
 
 

@@ -29,6 +29,7 @@ from trunkline_protocol.finish import FAILED_KINDS
 from trunkline_protocol.grammar import GrammarChecker
 from trunkline_protocol.limits import CANCEL_S
 from trunkline_protocol.options import GenerateOptions
+from trunkline_protocol.secret import STARS
 
 from trunkline_workers import adapter as adapter_contract
 from trunkline_workers.adapter import LlmAdapter
@@ -245,6 +246,8 @@ async def _check_10(subject: Subject) -> None:
     for headers in made:
         found = headers.get("user-agent", "")
         _demand(user_agent() in found, f"User-Agent {found!r}")
+        starred = [name for name, value in headers.items() if STARS in value]
+        _demand(not starred, f"{starred} carry what a secret prints as, not the secret")
 
 
 async def _check_11(subject: Subject) -> None:
