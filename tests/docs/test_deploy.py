@@ -57,7 +57,7 @@ def test_the_units_do_what_keeps_workers_alive() -> None:
         for line in (
             "Type=notify",
             "KillMode=process",
-            "ExecReload=/bin/kill -USR2 $MAINPID",
+            "ExecReload=/bin/sh -c 'kill -USR2 $MAINPID'",  # not every system has /bin/kill
             "RuntimeDirectoryPreserve=restart",
             "LimitCORE=0",
         ):
