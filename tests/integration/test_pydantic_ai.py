@@ -95,6 +95,18 @@ async def test_attribution_is_on_the_wire_and_the_key_nowhere_else(recording: Re
     assert KEY.encode() not in exchange.body
 
 
+@everyone
+async def test_a_connection_serves_one_call_after_the_other(recording: Recording) -> None:
+    """The SDKs stop reading at the provider's last event; what follows it is drained."""
+    answer = Answer(recording.text, interval_s=0.01)  # the end comes by itself
+    async with RawServer(answer) as server, adapter(recording, server) as made:
+        for _ in range(2):
+            _, failure = await read(made, asks(recording))
+            assert failure is None
+            await until(lambda: made.connections_in_use == 0)
+        assert server.connections == 1
+
+
 # --- what goes back --------------------------------------------------------------------------
 
 

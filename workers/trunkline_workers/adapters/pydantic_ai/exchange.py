@@ -192,9 +192,13 @@ class Exchange:
             self._response.progressed()
 
     async def close(self) -> None:
-        """Close the connection, or give it back if the body is complete; idempotent."""
+        """Close the connection, or give it back if the body is complete; idempotent.
+
+        It counts as complete once the provider has said how the answer ends: some SDKs stop there.
+        """
         if self._response is not None:
-            await self._response.close(is_complete=self.has_ended)
+            is_complete = self.has_ended or self.is_finishing()
+            await self._response.close(is_complete=is_complete)
 
     def _refuse_second(self) -> NoReturn:
         if self.failure is None:
