@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -18,6 +19,7 @@ from trunkline_protocol.trace_context import read_traceparent
 from trunkline_broker.config import Settings
 from trunkline_broker.core.effects import AttemptEnded, NoteLoad
 from trunkline_broker.measured.ledger_writer import LedgerWriter
+from trunkline_broker.measured.line_budget import LineBudget
 from trunkline_broker.measured.metrics_server import MetricsServer, snapshot_taker
 from trunkline_broker.measured.tallies import DEBUG_PROMPTS, MAX_WORKERS, Tallies
 from trunkline_broker.queues import QueueFigures
@@ -41,6 +43,7 @@ class Measures:
         broker = settings.broker
         self._log = log
         self._logs_all = broker.log_calls == "all"
+        self._failures = LineBudget()
         self._address = broker.metrics
         self._server: MetricsServer | None = None
         self._listening = ""
@@ -89,8 +92,16 @@ class Measures:
         if self._spans is not None:
             self._spans.on_attempt(ended)
         if self._logs_all or ended.kind == "error":
-            level = "warning" if ended.kind == "error" else _LEVELS[ended.outcome]
-            self._log(level, "attempt_over", attempt_fields(ended))
+            self._say(ended)
+
+    def _say(self, ended: AttemptEnded) -> None:
+        if ended.kind != "error":
+            self._log(_LEVELS[ended.outcome], "attempt_over", attempt_fields(ended))
+            return
+        held = self._failures.take(time.monotonic())
+        if held is not None:
+            more = {"held_back": held} if held else {}
+            self._log("warning", "attempt_over", attempt_fields(ended) | more)
 
     def on_load(self, note: NoteLoad) -> None:
         """Take what a worker measured."""

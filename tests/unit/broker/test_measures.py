@@ -11,6 +11,7 @@ import pytest
 from trunkline_broker.config import Settings, load
 from trunkline_broker.core.effects import NoteLoad
 from trunkline_broker.measured.ledger import read_usage
+from trunkline_broker.measured.line_budget import LINES_PER_S
 from trunkline_broker.measured.measures import Measures, attempt_fields
 from trunkline_broker.measured.tallies import MAX_WORKERS
 from trunkline_protocol.ids import Epoch, Generation, PoolName
@@ -47,6 +48,16 @@ def without(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
         return real(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", importing)
+
+
+def test_a_storm_of_failures_does_not_fill_the_log(tmp_path: Path) -> None:
+    """All are counted; what is held back is said with the next line."""
+    made, lines = measures(tmp_path)
+    for _ in range(3 * LINES_PER_S):
+        made.on_attempt(an_attempt(kind="error", outcome="failed"))
+    made.close()
+    assert LINES_PER_S <= len(lines) <= 2 * LINES_PER_S
+    assert made.tallies.attempts["p", "m", "failed"] == 3 * LINES_PER_S
 
 
 def test_an_attempt_reaches_tallies_and_ledger(tmp_path: Path) -> None:
