@@ -244,7 +244,7 @@ def test_what_the_guides_install_can_be_installed() -> None:
 def test_the_readme_names_every_extra_for_users() -> None:
     extras = PYPROJECT["project"]["optional-dependencies"].keys() - {"dev", "docs", "bench"}
     (line,) = re.findall(r"^Extras: .*$", (ROOT / "README.md").read_text("utf-8"), re.MULTILINE)
-    assert {word for word in re.findall(r"`([a-z0-9-]+)`", line)} == extras
+    assert set(re.findall(r"`([a-z0-9-]+)`", line)) == extras
 
 
 def commands_in(path: Path) -> list[str]:
