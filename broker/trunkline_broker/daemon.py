@@ -70,6 +70,7 @@ _TURN_FRAMES: Final = 64  # of them, before the other socket has its turn
 LOG_LIMIT_BYTES: Final = 8 * 1024 * 1024
 _LOG_CHECK_S: Final = 10.0
 _STDERR: Final = 2
+_UMASK: Final = 0o077  # what we and our workers make is private from its first moment, sockets too
 
 
 def run(settings: Settings) -> int:
@@ -79,6 +80,7 @@ def run(settings: Settings) -> int:
         The exit status: 0 after a stop or a handover, `EXIT_RUNNING` if a live broker holds the
         run directory (nothing was touched), `EXIT_FAILED` after anything else.
     """
+    os.umask(_UMASK)
     try:
         users = Users(settings.paths, settings.pool_specs())
         settings.paths.prepare(users.uids)
@@ -162,8 +164,8 @@ class Daemon:
                 " needed (ulimit -n, or LimitNOFILE= of the unit)"
             )
         over = Bell(self._telemetry.count, self._telemetry.log).ring
-        clients_line = Line(files.clients_line, "clients", over)
-        workers_line = Line(files.workers_line, "workers", over)
+        clients_line = Line(files.clients_line, "clients", over, files.backlog)
+        workers_line = Line(files.workers_line, "workers", over, files.backlog)
         hints = alive(read_hints(paths.hints))
         self._measures = Measures(self._settings, self._telemetry.log)
         self._cleanup.callback(self._measures.close)

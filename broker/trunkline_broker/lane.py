@@ -77,8 +77,12 @@ class Lane:
         self._context: Context = zmq.Context(io_threads=1)
         self._door: list[ZapHandler | HandshakeWatch] = []
         try:
-            sockets = (_inside(self._context, inside, also), _outside(self._context, outside))
-            self.tcp_endpoints = self._listen(sockets, tcp, lines or (no_line(), no_line()))
+            of_workers, of_clients = lines or (no_line(), no_line())
+            sockets = (
+                _inside(self._context, inside, also, of_workers.backlog),
+                _outside(self._context, outside, of_clients.backlog),
+            )
+            self.tcp_endpoints = self._listen(sockets, tcp, (of_workers, of_clients))
         except (zmq.ZMQError, OSError):
             self._close_door()
             self._context.destroy(0)
@@ -204,13 +208,14 @@ def _is_over(proxy: Proxy, inside: Socket, outside: Socket) -> bool:
     return True
 
 
-def _inside(context: Context, path: Path, also: Sequence[Doorway]) -> Socket:
+def _inside(context: Context, path: Path, also: Sequence[Doorway], backlog: int) -> Socket:
     dealer = context.socket(zmq.DEALER)
     dealer.setsockopt(zmq.LINGER, 0)
     dealer.setsockopt(zmq.RCVHWM, 0)
     dealer.setsockopt(zmq.SNDHWM, 1)
     dealer.setsockopt(zmq.MAXMSGSIZE, HEADER_BYTES + limits.MAX_LANE_BODY_BYTES)
     dealer.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+    dealer.setsockopt(zmq.BACKLOG, backlog)
     dealer.bind(_SINK)
     dealer.bind(ipc(path))
     path.chmod(PRIVATE_FILE_MODE)
@@ -219,7 +224,7 @@ def _inside(context: Context, path: Path, also: Sequence[Doorway]) -> Socket:
     return dealer
 
 
-def _outside(context: Context, path: Path) -> Socket:
+def _outside(context: Context, path: Path, backlog: int) -> Socket:
     router = context.socket(zmq.ROUTER)
     router.setsockopt(zmq.LINGER, 0)
     router.setsockopt(zmq.ROUTER_HANDOVER, 1)
@@ -228,6 +233,7 @@ def _outside(context: Context, path: Path) -> Socket:
     router.setsockopt(zmq.RCVHWM, _CLIENT_LIMIT_FRAMES)
     router.setsockopt(zmq.MAXMSGSIZE, limits.MAX_LANE_UP_BYTES)
     router.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+    router.setsockopt(zmq.BACKLOG, backlog)
     router.bind(ipc(path))
     path.chmod(PRIVATE_FILE_MODE)
     return router

@@ -5,7 +5,8 @@ left, and spins where that happens on TCP (both measured). So nobody may come th
 refused with a clear word below a first line, and connections above the line are closed as soon as
 they are accepted. A new descriptor has the lowest free number: who gets one above the line has come
 when so many were in use, and nothing needs counting. It is a race with ZeroMQ's thread, which is
-what the reserve is for (measured: it accepts 23 connections in a millisecond).
+what the reserve is for (measured: it accepts 23 connections in a millisecond), and why fewer than
+the reserve may wait for it (on a busy machine it takes all that wait before we run).
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Final, NamedTuple
 SMALLEST_LIMIT: Final = 256
 CLIENT_FILES: Final = 3  # control, lane, and a pidfd that tells when its process is gone
 WORKER_FILES: Final = 3
+MOST_BACKLOG: Final = 100  # ZeroMQ's own; beyond it a connection is tried again
 _RESERVE_MOST: Final = 2048
 _MANUAL_WORKERS: Final = 16  # that may come without being configured
 
@@ -38,6 +40,11 @@ class OpenFiles(NamedTuple):
     def workers_line(self) -> int:
         """The same for workers: a flood of clients must not keep them out."""
         return self.limit - self._reserve // 2
+
+    @property
+    def backlog(self) -> int:
+        """Connections that may wait to be accepted: ZeroMQ's thread takes all of them at once."""
+        return min(MOST_BACKLOG, self._reserve // 4)
 
     @property
     def _reserve(self) -> int:
@@ -62,9 +69,13 @@ class Line:
         number: the first descriptor that is too high; `None`: none is.
         kind: whose connections, for people.
         tell: takes event and fields.
+        backlog: connections that may wait to be accepted on a socket.
     """
 
-    def __init__(self, number: int | None, kind: str, tell: Tell) -> None:
+    def __init__(
+        self, number: int | None, kind: str, tell: Tell, backlog: int = MOST_BACKLOG
+    ) -> None:
+        self.backlog = backlog
         self._number = number
         self._kind = kind
         self._tell = tell

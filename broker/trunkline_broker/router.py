@@ -152,7 +152,7 @@ class Router:
         self._full_count = 0  # frames for which a peer's queue had no room
         self._loop = asyncio.get_running_loop()
         self._look: asyncio.Handle | None = None
-        self._socket = _bound(context, path, also)
+        self._socket = _bound(context, path, also, self._line.backlog)
         self._monitor = _monitored(context, self._socket)
         try:
             self.tcp_endpoint = tcp.bind(self._socket) if tcp is not None else ""
@@ -407,7 +407,7 @@ def _user_of(head: zmq.Frame) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _bound(context: Context, path: Path, also: Sequence[Doorway]) -> Socket:
+def _bound(context: Context, path: Path, also: Sequence[Doorway], backlog: int) -> Socket:
     router = context.socket(zmq.ROUTER)
     router.setsockopt(zmq.ROUTER_MANDATORY, 1)
     router.setsockopt(zmq.LINGER, LINGER_MS)
@@ -415,6 +415,7 @@ def _bound(context: Context, path: Path, also: Sequence[Doorway]) -> Socket:
     router.setsockopt(zmq.SNDHWM, SEND_LIMIT_FRAMES)
     router.setsockopt(zmq.RCVHWM, RECEIVE_LIMIT_FRAMES)
     router.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+    router.setsockopt(zmq.BACKLOG, backlog)
     try:
         router.bind(ipc(path))
         path.chmod(PRIVATE_FILE_MODE)

@@ -12,6 +12,7 @@ def test_a_part_is_kept_back_and_half_of_it_for_workers() -> None:
     """A third, and never more than 2,048."""
     assert (OpenFiles(900).clients_line, OpenFiles(900).workers_line) == (600, 750)
     assert OpenFiles(20_000).clients_line == 20_000 - 2048
+    assert (OpenFiles(256).backlog, OpenFiles(20_000).backlog) == (21, 100)
 
 
 @pytest.mark.parametrize("limit", [256, 1024, 4096, 524_288])
