@@ -21,9 +21,9 @@ from trunkline_broker.core.windows import StreamBudget
 GONE_GRACE_S: Final = 0.25  # process gone but connection open: a child inherited the descriptor
 ALIVE_GRACE_S: Final = 600.0  # silent for a new broker, or reading nothing, but its process lives
 # Half of what a worker takes (measured); an agent would spend all its time on saying so much. At
-# once: two for each call that it may have open.
+# once: one for each call that it may have open, which is half of what fits into a worker's pipe.
 POSITIONS_PER_S: Final = 20_000.0
-POSITIONS_AT_ONCE: Final = 2.0 * MAX_OPEN_CALLS_PER_CLIENT
+POSITIONS_AT_ONCE: Final = float(MAX_OPEN_CALLS_PER_CLIENT)
 REMOTE_GRACE_S: Final = 10.0  # ZMTP heartbeats noticed a dead link; a dropped link may come back
 
 
