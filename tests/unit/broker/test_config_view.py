@@ -77,6 +77,14 @@ def test_every_key_of_the_example_is_explained() -> None:
 # --- masking --------------------------------------------------------------------------------
 
 
+def test_a_user_that_workers_can_not_run_as_is_said(tmp_path: Path) -> None:
+    """It is unknown here, or only root could start them; a broker would not start with it."""
+    text = '[worker.a]\nadapter = "scripted"\nuser = "no-such-user"\n'
+    (note,) = advice(settings(tmp_path, text))
+    assert note.startswith("worker.a: user = 'no-such-user': ")
+    assert "no such user" in note or "runs as root" in note
+
+
 def test_nothing_that_is_shown_holds_a_secret(tmp_path: Path) -> None:
     """Neither the TOML nor the JSON of a configuration with a key in it, nor of the environment."""
     text = f'[worker.a]\nadapter = "scripted"\nenv = ["A_KEY"]\noptions = {{ apiKey = "{KEY}" }}\n'
