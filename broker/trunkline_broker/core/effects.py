@@ -7,17 +7,18 @@ an event.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from trunkline_protocol.frames import ToClientFrame, ToWorkerFrame
 from trunkline_protocol.ids import CallId, ClientId, Generation, PoolName, QueryId
+from trunkline_protocol.record import record
 from trunkline_protocol.secret import NO_TOKEN, SecretBytes
 
 from trunkline_broker.core.specs import PoolSpec
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SendToClient:
     """Send on `control`; a peer that is gone (EHOSTUNREACH) is no error, its frame is counted."""
 
@@ -25,7 +26,7 @@ class SendToClient:
     frame: ToClientFrame
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SendToWorker:
     """Send on `workers/control`; as for clients."""
 
@@ -33,7 +34,7 @@ class SendToWorker:
     frame: ToWorkerFrame
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SendStatus:
     """Answer a `status` query: `Broker.status()` with what the shell adds, as a `REPLY`."""
 
@@ -41,7 +42,7 @@ class SendStatus:
     query: QueryId
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LoadConfig:
     """Read the configuration again and report `ConfigReplaced` or `ConfigRejected`.
 
@@ -54,7 +55,7 @@ class LoadConfig:
     path: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EchoProbe:
     """Send the echo of a probe down the lane of a client, through the sink."""
 
@@ -62,7 +63,7 @@ class EchoProbe:
     nonce: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Spawn:
     """Start a worker process; `ProcessSpawned` or `SpawnFailed` follows.
 
@@ -82,7 +83,7 @@ class Spawn:
     standby: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Adopt:
     """Watch a process on this host that this broker did not start, as if it had.
 
@@ -101,7 +102,7 @@ class Adopt:
     is_manual: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NoteUnseen:
     """Name a worker in the hint file whose process is on another host, or out of sight."""
 
@@ -110,7 +111,7 @@ class NoteUnseen:
     generation: Generation
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Forget:
     """Watch and name a worker no more that no broker started; nothing if it is unknown."""
 
@@ -119,7 +120,7 @@ class Forget:
     generation: Generation
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Signal:
     """Signal the process group of a worker; nothing if it has exited.
 
@@ -133,21 +134,21 @@ class Signal:
     signal: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WatchClient:
     """Report `ClientExited` when this process ends (at once, if it is gone)."""
 
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class UnwatchClient:
     """No client of this process is left."""
 
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StorePart:
     """Write a part of an upload; `PartStored` or `PartRefused` follows.
 
@@ -167,7 +168,7 @@ class StorePart:
     data: bytes = field(repr=False)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CheckAttachment:
     """See whether a stored attachment is still there; `AttachmentChecked` follows."""
 
@@ -177,7 +178,7 @@ class CheckAttachment:
     total: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ReadPart:
     """Read a part of a stored attachment for a worker; `PartRead` follows."""
 
@@ -187,21 +188,21 @@ class ReadPart:
     offset: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TouchAttachments:
     """Note on disk that these are used now; `AttachmentsGone` follows for what is not there."""
 
     attachments: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RemoveAttachments:
     """Remove these, whole or unfinished; what is gone already is gone."""
 
     attachments: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AttemptEnded:
     """An attempt is over; whoever counts, logs or traces may take note. Said once per attempt.
 
@@ -243,7 +244,7 @@ class AttemptEnded:
     is_late: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class NoteLoad:
     """A worker told its totals since its start, as it does with each heartbeat."""
 
@@ -253,7 +254,7 @@ class NoteLoad:
     load: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Count:
     """Add to a counter; the core keeps its own tally of these too (`status()["counters"]`)."""
 
@@ -261,7 +262,7 @@ class Count:
     amount: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Log:
     """Write one structured line.
 
@@ -276,7 +277,7 @@ class Log:
     fields: Mapping[str, object]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Exit:
     """Close the sockets and end the process with this status."""
 

@@ -6,11 +6,11 @@ Nothing here says what follows from a fact; `broker.py` decides that.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import Enum
 
 from trunkline_protocol.frames import ClientFrame, WorkerFrame
 from trunkline_protocol.ids import Generation, PoolName, QueryId
+from trunkline_protocol.record import record
 
 from trunkline_broker.core.specs import AccessSpec, AliveWorker, PoolSpec, StoredAttachment
 
@@ -22,7 +22,7 @@ class Side(Enum):
     WORKER = "worker"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Started:
     """The sockets are bound; the first event of a broker.
 
@@ -35,7 +35,7 @@ class Started:
     attachments: tuple[StoredAttachment, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ClientFrameReceived:
     """A decoded frame arrived on `control`.
 
@@ -53,7 +53,7 @@ class ClientFrameReceived:
     user: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WorkerFrameReceived:
     """A decoded frame arrived on `workers/control`; fields as for clients.
 
@@ -68,7 +68,7 @@ class WorkerFrameReceived:
     is_guest: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FrameRejected:
     """Bytes that are no frame; code and text are those of `RemoteProtocolError`."""
 
@@ -78,7 +78,7 @@ class FrameRejected:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PeerDisconnected:
     """A control connection closed.
 
@@ -91,14 +91,14 @@ class PeerDisconnected:
     is_stuck: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ClientExited:
     """A process that `WatchClient` named is gone."""
 
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProcessSpawned:
     """`Spawn` succeeded."""
 
@@ -108,7 +108,7 @@ class ProcessSpawned:
     pid: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SpawnFailed:
     """`Spawn` did not make a process; nothing has to be reaped."""
 
@@ -118,7 +118,7 @@ class SpawnFailed:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProcessExited:
     """A worker process (spawned or adopted) is gone and reaped.
 
@@ -134,14 +134,14 @@ class ProcessExited:
     output_tail: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StrayLaneFrames:
     """The sink received frames that clients sent up the lane."""
 
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Ticked:
     """The time of `next_deadline_s()` has come, or the shell woke for another reason.
 
@@ -153,7 +153,7 @@ class Ticked:
     lateness_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StopRequested:
     """SIGTERM, SIGINT (`restart=False`) or SIGUSR2 (`restart=True`: exit now, touch no worker).
 
@@ -165,7 +165,7 @@ class StopRequested:
     drain_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ConfigReplaced:
     """The configuration was read again; pools that did not change are left alone.
 
@@ -183,7 +183,7 @@ class ConfigReplaced:
     restart: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ConfigRejected:
     """The configuration that `LoadConfig` asked for is wrong; nothing changes."""
 
@@ -192,7 +192,7 @@ class ConfigRejected:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PartStored:
     """`StorePart` was done.
 
@@ -208,7 +208,7 @@ class PartStored:
     is_stored: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PartRefused:
     """`StorePart` failed, or what it completed does not fit; nothing of the upload is left."""
 
@@ -219,7 +219,7 @@ class PartRefused:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AttachmentChecked:
     """The answer to `CheckAttachment`."""
 
@@ -229,14 +229,14 @@ class AttachmentChecked:
     is_there: bool
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class AttachmentsGone:
     """Files that somebody else has removed from the store."""
 
     attachments: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class PartRead:
     """The answer to `ReadPart`.
 

@@ -6,16 +6,17 @@ from dataclasses import dataclass
 
 from trunkline_protocol.frames import Query, Reply, Start, WorkerFrame
 from trunkline_protocol.ids import CallId, ClientId, QueryId
+from trunkline_protocol.record import record
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Begin:
     """Run the adapter for this attempt; sent once per attempt."""
 
     start: Start
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stop:
     """Cancel the pulling of this attempt and close the adapter's iterator."""
 
@@ -23,7 +24,7 @@ class Stop:
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Pull:
     """Credit came back: the paused pulling of this attempt may go on."""
 
@@ -39,14 +40,14 @@ class SendLane:
     frame: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SendControl:
     """Send a control frame to the broker."""
 
     frame: WorkerFrame
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Count:
     """Add to a counter."""
 
@@ -58,19 +59,19 @@ CallEffect = Begin | Stop | Pull | SendLane | SendControl | Count
 """What `calls.WorkerCalls` may ask for."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ConnectLane:
     """Connect the lane socket there; the same endpoint again changes nothing."""
 
     endpoint: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class OpenAdapter:
     """The broker knows this process: acquire what the adapter needs, then register its routes."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Resolve:
     """A request for registrations was decided.
 
@@ -85,35 +86,35 @@ class Resolve:
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Answer:
     """Work out the answer to a query and send it as `REPLY`."""
 
     query: Query
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DropAnswer:
     """Nobody waits for the answer to this query any more."""
 
     query: QueryId
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TakeReply:
     """The broker has answered a query of this worker."""
 
     reply: Reply
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class UseAttachments:
     """Read attachments there; where that is no directory of this host, ask the broker for them."""
 
     directory: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Exit:
     """Stop every attempt, close the adapter and end the process."""
 
