@@ -56,7 +56,7 @@ def test_connecting_loads_what_a_call_needs_and_no_more() -> None:
 
 
 def test_connecting_builds_no_model() -> None:
-    """A value of a pydantic model that is made at import costs 30 ms and is wanted by nobody."""
+    """A value of a pydantic model that is made at import costs 15 ms and is wanted by nobody."""
     models = "trunkline_protocol.wire_model.WireModel.__subclasses__()"
     built = f"[model.__name__ for model in {models} if model.__pydantic_complete__]"
     program = f"import trunkline; trunkline.connect; import trunkline_protocol; print(*{built})"
