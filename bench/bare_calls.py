@@ -2,8 +2,8 @@
 
 Seven frames of the sizes that ours have pass between clients, two ROUTERs and one worker: OPEN,
 START and ACCEPTED, ENDED twice, DONE twice (batched as a client batches them). The broker only
-looks up whose call it is. Roles: `broker` (prints when it stands), `worker`, and `clients` (prints
-what it has counted).
+looks up whose call it is. Roles: `broker` (prints when it stands, and when it knows its worker),
+`worker`, and `clients` (prints what it has counted).
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ async def broker(where: str) -> None:
 
     def down(parts: Parts) -> None:
         nonlocal worker
+        if not worker:
+            _say("joined")
         worker, kind, envelope = parts
         if kind == _ENDED:
             outer.send(of_call.pop(envelope[:CALL_BYTES]), kind, envelope)
@@ -111,7 +113,6 @@ async def worker(where: str) -> None:
     port.socket.connect(f"ipc://{where}/worker")
     port.start()
     port.send(_DONE, b"")  # so that the broker knows the way
-    _say("ready")
     await asyncio.Event().wait()
 
 

@@ -113,10 +113,10 @@ def _floor_us(running: Rig, count: int, seconds: int) -> float:
     with Child("bench.bare_calls", "broker", where) as router:
         router.line()
         with (
-            Child("bench.bare_calls", "worker", where) as worker,
+            Child("bench.bare_calls", "worker", where),
             Child("bench.bare_calls", "clients", where, *numbers) as clients,
         ):
-            worker.line()
+            router.line()  # it knows its worker: what came before would be lost
             clients.line()
             before_s = process_cpu_s(router.pid)
             clients.go()
