@@ -177,8 +177,15 @@ class Adoption:
         holders = {entry.lease: entry.client for entry in frame.lease_holders}
         for lease in frame.leases:
             if lease not in hub.leases:
-                holder = self._client(holders.get(lease), now_s)
+                holder = self._holder(holders.get(lease), now_s)
                 hub.hold_lease(worker, lease, now_s + hub.spec.prepared_s, holder)
+
+    def _holder(self, client_id: ClientId | None, now_s: float) -> Client | None:
+        """Return whose a lease is; a full table gets no more clients than its calls bring along."""
+        clients = self._hub.clients
+        if clients.get(client_id) is None and len(clients) >= self._hub.spec.max_clients:
+            return None
+        return self._client(client_id, now_s)
 
     def _take_call(
         self, worker: Worker, entry: HeldCall, named: tuple[str, ...], now_s: float

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from itertools import islice
+from typing import Any, Final, cast
 
 from trunkline_protocol.ids import CallId, ClientId, LeaseId, QueryId
 from trunkline_protocol.limits import MAX_OPEN_CALLS_PER_CLIENT
@@ -25,6 +26,19 @@ ALIVE_GRACE_S: Final = 600.0  # silent for a new broker, or reading nothing, but
 POSITIONS_PER_S: Final = 20_000.0
 POSITIONS_AT_ONCE: Final = float(MAX_OPEN_CALLS_PER_CLIENT)
 REMOTE_GRACE_S: Final = 10.0  # ZMTP heartbeats noticed a dead link; a dropped link may come back
+_MOST_QUEUES: Final = 16  # of a client
+_LONGEST_NAME: Final = 64  # of a queue
+
+Figures = tuple[int, int, int]
+"""Depth, high-water mark and bound of a queue."""
+
+
+def figures_of(said: object) -> Figures | None:
+    """Return three numbers that a peer gave; `None` if they are anything else."""
+    figures: list[Any] = list(cast("Any", said)) if isinstance(said, list | tuple) else []
+    if len(figures) == 3 and all(type(figure) is int and figure >= 0 for figure in figures):
+        return figures[0], figures[1], figures[2]
+    return None
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +56,8 @@ class Client:
         queries: its questions that nobody answered yet.
         spare: positions that may be passed on at once, as of `spare_s`.
         leases: its prepared calls.
-        queues: what it said last of its queues.
+        queues: what it said last of its queues, as far as that is numbers and not too much: depth,
+            high-water mark and bound by name.
     """
 
     id: ClientId
@@ -59,7 +74,13 @@ class Client:
     spare: float = POSITIONS_AT_ONCE
     spare_s: float = 0.0
     leases: set[LeaseId] = field(default_factory=set[LeaseId])
-    queues: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    queues: Mapping[str, Figures] = field(default_factory=dict[str, Figures])
+
+    def note_queues(self, said: Mapping[str, Any]) -> None:
+        """Keep what it says of its queues; a map may be large, and there may be many clients."""
+        entries = islice(said.items(), _MOST_QUEUES)
+        read = ((name[:_LONGEST_NAME], figures_of(figures)) for name, figures in entries)
+        self.queues = {name: figures for name, figures in read if figures is not None}
 
     def may_say(self, now_s: float) -> bool:
         """Tell whether one more position may go to a worker now; it counts if it may."""

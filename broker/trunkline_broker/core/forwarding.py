@@ -6,6 +6,7 @@ from workers (SPEC 3, 5). Totals are checked by the worker, which knows what it 
 
 from __future__ import annotations
 
+import hmac
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -62,7 +63,7 @@ class Forwarding:
     def on_restate(self, client: Client, frame: Restate, now_s: float) -> None:
         """Take what a client holds: quiet calls, or all of them for a new broker."""
         if frame.queues is not None:
-            client.queues = frame.queues
+            client.note_queues(frame.queues)
         for entry in frame.calls:
             self._restate(client, entry, now_s)
 
@@ -118,7 +119,7 @@ class Forwarding:
             # Taken over from a worker of an older version, which alone knows the token. If it is
             # right, its SNAPSHOT gives the call to whoever asked.
             call.attacher = client.id
-        elif call.token != frame.token:
+        elif not hmac.compare_digest(call.token, frame.token):
             hub.count("attach_refused")
             hub.to_client(client, Lost(frame.call, 0))
             return

@@ -165,6 +165,9 @@ class Questions:
         elif len(found.queries) >= hub.spec.max_queries_per_worker:
             text = f"its worker has {len(found.queries)} questions to answer already"
             self._fail(question, LlmFailure(text, Code.OVERLOADED))
+        elif found.unheard_bytes >= hub.spec.queue_bytes:
+            text = f"its worker has not read {found.unheard_bytes} bytes of requests yet"
+            self._fail(question, LlmFailure(text, Code.OVERLOADED))
         else:
             self._ask_worker(question, found)
 
@@ -188,6 +191,7 @@ class Questions:
         question.worker = worker.generation
         worker.queries.add(frame.query)
         worker.queries_high_water = max(worker.queries_high_water, len(worker.queries))
+        worker.hand(len(frame.body))
         asker, pid = None, 0  # told where it matters
         if frame.op == PREPARE:
             client = self._hub.clients.get(question.client)

@@ -10,19 +10,16 @@ it is checked to be numbers and believed no further.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final, cast
+from typing import Any, cast
 
 from trunkline_protocol.limits import MAX_BODY_BYTES
 
 from trunkline_broker.core.answers import Answers
-from trunkline_broker.core.clients import Client
+from trunkline_broker.core.clients import Client, figures_of
 from trunkline_broker.core.hub import Hub
 from trunkline_broker.core.questions import Questions
 from trunkline_broker.core.uploads import MAX_HELD, Uploads
 from trunkline_broker.core.workers import Worker
-
-_MOST_OF_A_CLIENT: Final = 16  # rows
-_LONGEST_NAME: Final = 64
 
 Row = dict[str, object]
 
@@ -78,19 +75,13 @@ def _of_worker(hub: Hub, worker: Worker) -> Iterator[Row]:
         ("calls", "Count", "calls"),
         ("leases", "Count", "leases"),
     ):
-        figures = [said.get(f"{key}{each}") for each in (what, "HighWater", "Bound")]
-        yield from _said(f"{name} {text}", figures)
+        figures = figures_of([said.get(f"{key}{each}") for each in (what, "HighWater", "Bound")])
+        if figures is not None:
+            yield _row(f"{name} {text}", *figures)
 
 
 def _of_client(client: Client) -> Iterator[Row]:
     """Return what a client said of its queues when its calls were last quiet."""
     name = f"client {client.id.hex()[:8]} {client.name}".rstrip()
-    for key, figures in list(client.queues.items())[:_MOST_OF_A_CLIENT]:
-        if isinstance(figures, list | tuple):
-            yield from _said(f"{name} {key[:_LONGEST_NAME]}", list(cast("list[Any]", figures)))
-
-
-def _said(name: str, figures: list[Any]) -> Iterator[Row]:
-    """Return a row of three numbers that a peer gave; nothing of anything else."""
-    if len(figures) == 3 and all(type(figure) is int and figure >= 0 for figure in figures):
-        yield _row(name, *figures)
+    for key, figures in client.queues.items():
+        yield _row(f"{name} {key}", *figures)

@@ -483,6 +483,17 @@ def test_leases_go_with_their_client_also_after_a_restart() -> None:
     assert len(rig.hub.clients) == 0
 
 
+def test_a_worker_does_not_fill_the_table_of_clients_with_holders_of_leases() -> None:
+    """Whose a lease is, is lost beyond the bound; the lease is not."""
+    rig = Rig(alive=(alive(),), max_clients=2)
+    worker = an_old_worker(rig)
+    names = [LeaseId(bytes([number]) * 16) for number in range(5)]
+    holders = tuple(frames.HeldLease(each, ClientId(bytes(each))) for each in names)
+    worker.register("serving", leases=tuple(names), lease_holders=holders)
+    assert len(rig.hub.clients) == 2
+    assert len(rig.hub.leases) == 5
+
+
 def test_a_question_about_a_lease_waits_for_the_worker_that_may_hold_it() -> None:
     """While settling nobody can say that there is no such prepared call."""
     rig = Rig(alive=(alive(),))

@@ -329,6 +329,19 @@ def test_a_worker_is_asked_no_more_than_it_may_be() -> None:
     assert (row["depth"], row["highWater"], row["bound"]) == (2, 2, 2)
 
 
+def test_a_worker_that_reads_nothing_is_asked_nothing_more() -> None:
+    """Large arguments lie in the broker's memory until it reads them, as requests do."""
+    _, client, worker = a_rig(queue_bytes=1000)
+    client.query("resolveModelInfo", {"x": bytes(1000)}, provider="p")
+    assert worker.got(frames.Query)
+    client.query("listModels", provider="p")
+    assert worker.got(frames.Query) == []
+    assert client.answer()["code"] == "OVERLOADED"
+    worker.beat()
+    client.query("listModels", provider="p")
+    assert worker.got(frames.Query)
+
+
 @pytest.mark.parametrize(
     "op", ["renewCall", "releaseCall", "discoverModels", "swap", "putAttachment"]
 )

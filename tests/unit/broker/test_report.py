@@ -93,7 +93,7 @@ def test_what_a_client_says_of_its_queues_is_shown_as_far_as_it_is_numbers() -> 
     for queues, shown in (
         (None, []),
         ({"chunks": [3, 9, 2048], "x": 7, "y": [1, 2], "z": [1, -2, True]}, [(3, 9, 2048)]),
-        ({f"{number}" * 100: [1, 1, 1] for number in range(99)}, [(1, 1, 1)] * 16),
+        ({f"{number}q" * 60: [1, 1, 1] for number in range(99)}, [(1, 1, 1)] * 16),
         (None, [(1, 1, 1)] * 16),  # the last word holds
     ):
         client.say(frames.Restate((), queues))
