@@ -492,7 +492,7 @@ class Mux:
             if self._link.is_up and stream.is_quiet(now_s):
                 quiet.append(stream.restated(now_s))
             effects.extend(self._absorb(stream, stream.on_tick(now_s), now_s))
-        if self._unsent.take_unheard():  # does it live? A greeting is small
+        if self._unsent.take_unheard(now_s):  # does it live? A greeting is small
             effects.append(self._link.hello())
         return [*effects, *self._restates(quiet, now_s)]
 

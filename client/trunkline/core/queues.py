@@ -14,6 +14,7 @@ from trunkline_protocol.ids import CallId
 
 MAX_UNSENT_BYTES: Final = 256 * 1024 * 1024  # requests that no broker has taken; as a broker's own
 TELL_EVERY_S: Final = 1.0
+_LOOK_EVERY_S: Final = 0.5  # whether a silent broker lives; as an OPEN is repeated at first
 
 
 class QueueStatistics(NamedTuple):
@@ -48,6 +49,7 @@ class Unsent:
         "_chunks_high",
         "_high",
         "_is_unheard",
+        "_looked_s",
         "_said_s",
         "_waiting",
         "bytes",
@@ -57,6 +59,7 @@ class Unsent:
         self._waiting: dict[CallId, int] = {}
         self._said_s: dict[CallId, float] = {}  # when the last OPEN of a call went out
         self._is_unheard = False
+        self._looked_s = float("-inf")
         self.bytes = 0
         self._high = self._bytes_high = self._calls_high = self._chunks_high = 0
 
@@ -93,10 +96,12 @@ class Unsent:
         self._said_s[call] = now_s
         return True
 
-    def take_unheard(self) -> bool:
-        """Tell, once, whether an OPEN was held back since nobody has answered."""
-        was_unheard, self._is_unheard = self._is_unheard, False
-        return was_unheard
+    def take_unheard(self, now_s: float) -> bool:
+        """Tell, once in a while, whether an OPEN was held back since nobody has answered."""
+        if not self._is_unheard or now_s - self._looked_s < _LOOK_EVERY_S:
+            return False
+        self._is_unheard, self._looked_s = False, now_s
+        return True
 
     def note_calls(self, count: int) -> None:
         """Take note of how many calls are open."""

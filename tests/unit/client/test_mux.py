@@ -324,6 +324,14 @@ def test_a_request_is_not_put_beside_itself_while_a_broker_stands_still() -> Non
     assert not [frame for frame in said if isinstance(frame, frames.Hello)]
 
 
+def test_many_requests_ask_no_oftener_whether_anybody_is_there() -> None:
+    """Opened one after the other, and repeated so: a greeting each would be a flood."""
+    mux = a_mux()
+    for number in range(100):
+        opened(mux, now_s=1.0 + number * 0.01)
+    assert 4 <= types(ticked(mux, 10.0)).count(frames.Hello) <= 18  # one in half a second
+
+
 def test_a_new_connection_brings_every_request_again() -> None:
     """What was said on the old one may be lost."""
     mux = a_mux()
