@@ -14,6 +14,7 @@ import json
 import os
 import select
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -112,9 +113,7 @@ class Processes:
         for secret in secrets_in(revealed(spec.options)):
             self._clean.learn(secret)
         if file := spec.options.get("apiKeyFile"):
-            with contextlib.suppress(OSError), Path(str(file)).open("rb") as source:
-                text = source.read(_KEY_FILE_BYTES).decode(errors="replace")
-                self._clean.learn(text.strip())
+            self._clean.learn(_text_of(str(file)).strip())
 
     # --- starting ---------------------------------------------------------------------------
 
@@ -380,6 +379,20 @@ def alive(hints: list[Hint]) -> list[Hint]:
     return [
         hint for hint in hints if hint.pid is None or started_ticks(hint.pid) == hint.started_ticks
     ]
+
+
+def _text_of(file: str) -> str:
+    """Return the beginning of a file; nothing of what is none.
+
+    A pipe would hold up the broker, and what was read of it would be missing in the worker.
+    """
+    try:
+        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as source:
+            if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
+                return ""
+            return source.read(_KEY_FILE_BYTES).decode(errors="replace")
+    except OSError:  # the worker's first call will say so
+        return ""
 
 
 def _signal(process: _Process, number: signal.Signals) -> None:

@@ -41,6 +41,7 @@ from tests.support.processes import is_alive
 from tests.support.timing import until, until_async
 
 pytestmark = [pytest.mark.integration, pytest.mark.parametrize("loop", sorted(LOOPS))]
+KEY = "a-word-of-nobodys-pattern"
 TOKEN = SecretBytes(b"\x01\x02")
 POOL = PoolName("a")
 
@@ -182,6 +183,28 @@ def test_an_exit_is_reported_once_and_nothing_is_left(loop: str, body: str, text
             assert sum(isinstance(event, ProcessExited) for event in it.events) == 1
 
     run_on(loop, job())
+
+
+def test_last_words_show_no_key_of_a_file_and_a_pipe_holds_nobody_up(loop: str) -> None:
+    """The worker reads its key from there; what it does not clean, the broker does."""
+
+    async def job() -> None:
+        with watched() as it:
+            for number, make in enumerate((_key_file, os.mkfifo), 1):
+                file = it.root / f"key{number}"
+                make(file)
+                order = it.order(f"import os; os.write(1, b'{KEY}')", number)
+                spec = replace(order.spec, options={"apiKeyFile": str(file)})
+                it.processes.spawn(replace(order, spec=spec))
+                exited = await it.exited()
+                assert exited.output_tail == ("[redacted]",)
+                it.events.clear()
+
+    run_on(loop, job())
+
+
+def _key_file(path: Path) -> None:
+    path.write_text(f"{KEY}\n")
 
 
 def test_a_worker_that_can_not_be_started_is_reported(loop: str) -> None:
