@@ -64,6 +64,7 @@ _NOW: Final = int(zmq.DONTWAIT)
 _MORE: Final = int(zmq.DONTWAIT | zmq.SNDMORE)
 _SOURCE: Final = int(zmq.SRCFD)
 _DISCONNECTED: Final = int(zmq.EVENT_DISCONNECTED)
+_NOBODY: Final = -1  # no user has this uid
 _CREDENTIALS: Final = struct.Struct("3i")  # pid, uid, gid: unix(7)
 _MONITOR_EVENT: Final = struct.Struct("=Hi")
 
@@ -441,7 +442,8 @@ def _monitored(context: Context, router: Socket) -> Socket:
 def _other_end(fd: int) -> tuple[bool, int | None, int | None]:
     """Tell whether a connection is local, and pid and user at its other end.
 
-    The pid is `None` for a process in a container of its own. One that has closed is not local.
+    The pid is `None` for a process in a container of its own. One that has closed is not local, and
+    nobody's: whoever it was must not be taken for one of ours.
     """
     try:
         with socket.socket(fileno=os.dup(fd)) as connection:
@@ -449,6 +451,6 @@ def _other_end(fd: int) -> tuple[bool, int | None, int | None]:
                 return False, None, None
             packed = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     except OSError:
-        return False, None, None
+        return False, None, _NOBODY
     pid, uid, _ = _CREDENTIALS.unpack(packed)
     return True, pid or None, uid

@@ -23,7 +23,8 @@ from trunkline_protocol.ids import CallId, Epoch, RouteName, StreamKey
 
 from tests.support.broker import run_directory
 from tests.support.loops import LOOPS, run_on
-from tests.support.timing import until_async
+from tests.support.processes import open_files
+from tests.support.timing import until, until_async
 
 pytestmark = [pytest.mark.integration, pytest.mark.parametrize("loop", sorted(LOOPS))]
 
@@ -33,6 +34,7 @@ class Taken:
 
     def __init__(self) -> None:
         self.frames: list[tuple[bytes, frames.Frame, int | None]] = []
+        self.guests: list[tuple[bytes, frames.Frame, int | None]] = []
         self.rejected: Counter[str] = Counter()
         self.gone: list[bytes] = []
         self.stuck: set[bytes] = set()
@@ -40,6 +42,9 @@ class Taken:
 
     def on_frame(self, peer: bytes, frame: frames.Frame, pid: int | None) -> None:
         self.frames.append((peer, frame, pid))
+
+    def on_guest_frame(self, peer: bytes, frame: frames.Frame, pid: int | None) -> None:
+        self.guests.append((peer, frame, pid))
 
     def on_rejected(self, peer: bytes, code: str, message: str) -> None:
         assert peer
@@ -85,6 +90,26 @@ def a_dealer(path: Path, receive_limit: int = 1000) -> Iterator[zmq.Socket[bytes
     finally:
         dealer.close()
         context.term()
+
+
+def test_who_has_closed_before_anybody_looked_is_none_of_ours(loop: str) -> None:
+    """Another user could say something, hang up, and be taken for the broker's own."""
+
+    async def job() -> None:
+        with a_router() as (_, taken, path):
+            files = open_files(os.getpid())
+            context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+            peer = context.socket(zmq.DEALER)
+            peer.connect(f"ipc://{path}")
+            peer.send_multipart(encode(frames.Bye()))
+            peer.close(5000)
+            context.term()  # nothing of this is awaited, so the router can't have looked
+            until(lambda: open_files(os.getpid()) <= files)
+            await until_async(lambda: taken.guests)
+            assert [frame for _, frame, _ in taken.guests] == [frames.Bye()]
+            assert taken.frames == []
+
+    run_on(loop, job())
 
 
 def test_every_frame_of_a_burst_arrives_with_the_pid(loop: str) -> None:
