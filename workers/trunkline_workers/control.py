@@ -14,12 +14,10 @@ from trunkline_protocol.frames import ToWorkerFrame, WorkerFrame
 from trunkline_protocol.limits import MAX_OPEN_CALLS_PER_WORKER, MAX_PART_BYTES
 
 from trunkline_workers.raw_socket import RawSocket
-from trunkline_workers.transport import HandshakeLog, prepare
+from trunkline_workers.transport import Handshakes, new_dealer
 
 # Every call may have a START, a CREDIT, an ENDED and a DONE under way at once.
 _HIGH_WATER: Final = 4 * MAX_OPEN_CALLS_PER_WORKER
-_RECONNECT_MS: Final = 20
-_RECONNECT_MAX_MS: Final = 500
 _LINGER_MS: Final = 500  # BYE and the last REPLY
 
 
@@ -50,20 +48,24 @@ class ControlSocket:
     ) -> None:
         self._on_frame = on_frame
         self._count = count
-        self._report = report
-        self._on_link = on_connected
-        self._handshakes = HandshakeLog("control", has_keys=keys is not None)
-        socket = context.socket(zmq.DEALER)
-        prepare(socket, keys)
+        handshakes = Handshakes(
+            "control",
+            has_keys=keys is not None,
+            on_connected=on_connected,
+            count=count,
+            report=report,
+        )
+        socket = new_dealer(context, keys)
         socket.setsockopt(zmq.IMMEDIATE, 1)
         socket.setsockopt(zmq.SNDHWM, _HIGH_WATER)
         socket.setsockopt(zmq.RCVHWM, _HIGH_WATER)
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_PART_BYTES)
-        socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
-        loop = asyncio.get_running_loop()
         self._raw = RawSocket(
-            loop, socket, self._on_parts, self._on_connected, on_refused=self._on_refused
+            asyncio.get_running_loop(),
+            socket,
+            self._on_parts,
+            handshakes.on_success,
+            on_refused=handshakes.on_failure,
         )
         self._raw.connect(endpoint)
 
@@ -79,16 +81,6 @@ class ControlSocket:
     def close(self) -> None:
         """Close; the last frames are flushed while the context ends."""
         self._raw.close(_LINGER_MS)
-
-    def _on_connected(self) -> None:
-        self._handshakes.on_success()
-        self._on_link()
-
-    def _on_refused(self, event: int) -> None:
-        self._count("handshakes_failed")
-        text = self._handshakes.on_failure(event)
-        if text and self._report is not None:
-            self._report(text)
 
     def _on_parts(self, parts: list[bytes]) -> None:
         try:

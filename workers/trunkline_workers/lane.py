@@ -12,10 +12,8 @@ from trunkline_protocol.ids import ClientId
 from trunkline_protocol.limits import MAX_LANE_UP_BYTES
 
 from trunkline_workers.raw_socket import RawSocket
-from trunkline_workers.transport import HandshakeLog, prepare
+from trunkline_workers.transport import Handshakes, new_dealer
 
-_RECONNECT_MS: Final = 20
-_RECONNECT_MAX_MS: Final = 500
 _LINGER_MS: Final = 500  # the last chunks of calls that ended as the process did
 
 
@@ -40,24 +38,25 @@ class LaneSocket:
     ) -> None:
         self._endpoint = ""
         self._count = count
-        self._report = report
-        self._on_link = on_connected
-        self._handshakes = HandshakeLog("chunk lane", has_keys=keys is not None)
-        socket = context.socket(zmq.DEALER)
-        prepare(socket, keys)
+        handshakes = Handshakes(
+            "chunk lane",
+            has_keys=keys is not None,
+            on_connected=on_connected,
+            count=count,
+            report=report,
+        )
+        socket = new_dealer(context, keys)
         socket.setsockopt(zmq.SNDHWM, 0)
         # What clients wrongly send up the lane must not pile up here.
         socket.setsockopt(zmq.RCVHWM, 1)
         socket.setsockopt(zmq.MAXMSGSIZE, MAX_LANE_UP_BYTES)
-        socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
-        socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
         self._raw = RawSocket(
             asyncio.get_running_loop(),
             socket,
             self._on_parts,
-            self._on_connected,
+            handshakes.on_success,
             is_checked_after_sends=False,
-            on_refused=self._on_refused,
+            on_refused=handshakes.on_failure,
         )
 
     def connect(self, endpoint: str) -> None:
@@ -81,16 +80,6 @@ class LaneSocket:
     def close(self) -> None:
         """Close; the last frames are flushed while the context ends."""
         self._raw.close(_LINGER_MS)
-
-    def _on_connected(self) -> None:
-        self._handshakes.on_success()
-        self._on_link()
-
-    def _on_refused(self, event: int) -> None:
-        self._count("handshakes_failed")
-        text = self._handshakes.on_failure(event)
-        if text and self._report is not None:
-            self._report(text)
 
     def _on_parts(self, parts: list[bytes]) -> None:
         del parts
