@@ -22,8 +22,8 @@ from trunkline_workers.adapters.chat_completions.serialize import (
     RequestDefaults,
     ResolvedImage,
     build_body,
-    image_blocks,
 )
+from trunkline_workers.images import image_blocks
 
 from tests.support.calls import a_request
 

@@ -23,16 +23,14 @@ from trunkline_protocol.models import (
     LlmModelDiscoveryRequest,
     LlmModelInfo,
     LlmModelReasoningInfo,
-    LlmProviderInfo,
     LlmReasoningEffortInfo,
     LlmResolvedModelInfo,
     ModelModality,
 )
 from trunkline_protocol.options import GenerateOptions
-from trunkline_protocol.retry_policy import ResolvedRetryPolicy
 from trunkline_protocol.secret import SecretStr
 
-from trunkline_workers.adapter import AdapterContext, LlmAdapter
+from trunkline_workers.adapter import AdapterContext
 from trunkline_workers.adapters.chat_completions.config import ChatConfig, read_config
 from trunkline_workers.adapters.chat_completions.discovery import (
     fetch_models,
@@ -44,18 +42,19 @@ from trunkline_workers.adapters.chat_completions.profiles import ModelFacts
 from trunkline_workers.adapters.chat_completions.serialize import (
     ResolvedImage,
     build_body,
-    image_blocks,
     offered_efforts,
 )
 from trunkline_workers.adapters.chat_completions.translate import Translator
-from trunkline_workers.credentials import KeySource, bearer, plain
-from trunkline_workers.http import HttpClient, HttpRequest
-from trunkline_workers.refusals import refusal, without_key
+from trunkline_workers.credentials import bearer, plain
+from trunkline_workers.http import HttpRequest
+from trunkline_workers.http_adapter import HttpAdapter
+from trunkline_workers.images import image_blocks
+from trunkline_workers.refusals import refusal
 from trunkline_workers.runtime import WorkerRuntime
 from trunkline_workers.streaming import translate_stream
 
 
-class ChatCompletionsAdapter(LlmAdapter):
+class ChatCompletionsAdapter(HttpAdapter):
     """Speaks the chat-completions API with one provider, by a profile."""
 
     def __init__(
@@ -72,37 +71,15 @@ class ChatCompletionsAdapter(LlmAdapter):
             context: of the worker.
             resolve_image: reads an attachment; without it images are missing attachments.
         """
+        super().__init__(context or AdapterContext(name="chat_completions"), config)
         self._config = config
-        self._context = context or AdapterContext(name="chat_completions")
         self._resolve_image = resolve_image
-        self._http = HttpClient(config.client)
-        self._keys = KeySource(
-            owner=self._context.name,
-            variable=config.key_env,
-            file=config.key_file,
-            required=config.profile.needs_key,
-            environ=self._context.environ,
-            conceal=self._context.conceal,
-        )
 
     @classmethod
     def create(cls, context: AdapterContext) -> ChatCompletionsAdapter:
         """Build the adapter from the worker's options."""
         resolve = image_resolver(context.read_attachment)
         return cls(read_config(context.options), context, resolve_image=resolve)
-
-    @property
-    def connections_in_use(self) -> int:
-        """Connections that calls hold at this moment."""
-        return self._http.in_use
-
-    def default_providers(self) -> Sequence[str]:
-        """Name the route of the profile."""
-        return (self._config.profile.route,)
-
-    async def open(self) -> None:
-        """Make the HTTP client ready."""
-        await self._http.open()
 
     async def setup(self, runtime: WorkerRuntime) -> None:
         """Declare the routes as configurable and answer drafts; the namespace is the pool's name.
@@ -138,22 +115,6 @@ class ChatCompletionsAdapter(LlmAdapter):
         if draft.provider in self._routes() and (models or not draft.base_url):
             return known_models(models)
         return await interrogate(self._http, draft, self._config.limits)
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._http.close()
-
-    def provider_info(self, provider: str) -> LlmProviderInfo:
-        """Describe a route; only the profile's own has the profile's name."""
-        profile = self._config.profile
-        return LlmProviderInfo(
-            id=provider, name=profile.name if provider == profile.route else provider
-        )
-
-    def provider_retry_policy(self, provider: str) -> ResolvedRetryPolicy | None:
-        """Return the configured policy."""
-        del provider
-        return self._config.retry_policy
 
     async def list_models(self, provider: str) -> Sequence[LlmModelInfo]:
         """List the configured models, or those of the provider's own list."""
@@ -195,15 +156,11 @@ class ChatCompletionsAdapter(LlmAdapter):
             LlmError: before any I/O for a request that can't be made, or whatever ended the
                 stream; no key is in its text.
         """
-        key: SecretStr | None = None
-        try:
-            key = await self._keys.read()
+        async with self._key() as key:
             request = await self._request(options, key)
             async with aclosing(self._exchange(request, options)) as lists:
                 async for chunks in lists:
                     yield chunks
-        except LlmError as exc:
-            raise without_key(exc, key) from None
 
     async def _exchange(
         self, request: HttpRequest, options: GenerateOptions
@@ -287,13 +244,10 @@ class ChatCompletionsAdapter(LlmAdapter):
 
     async def _fetch_models(self) -> list[ModelFacts]:
         """Ask the provider for its models."""
-        key = await self._keys.read()
         config = self._config
-        headers = {**plain(config.headers), **self._auth(key)}
-        try:
+        async with self._key() as key:
+            headers = {**plain(config.headers), **self._auth(key)}
             return await fetch_models(self._http, config.base_url, headers, config.limits)
-        except LlmError as exc:
-            raise without_key(exc, key) from None
 
 
 def _modalities(model: ModelFacts) -> tuple[ModelModality, ...]:

@@ -1,12 +1,12 @@
 """`GenerateOptions` in, the body of a chat-completions request out; pure.
 
-Images are resolved before (`image_blocks` names them), since reading a file is no matter of form.
+Images are resolved before (`images` names them), since reading a file is no matter of form.
 What a provider can't honour is refused, never dropped.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trunkline_protocol.content import (
@@ -23,6 +23,7 @@ from trunkline_protocol.options import GenerateOptions
 
 from trunkline_workers.adapters.chat_completions.profiles import RequestRules
 from trunkline_workers.adapters.chat_completions.replay import ReplayState, read_replay
+from trunkline_workers.images import images_in
 
 NO_OUTPUT = "(no output)"  # a tool message must have content
 
@@ -56,24 +57,6 @@ class ResolvedImage:
 
 
 Images = Mapping[str, ResolvedImage]
-
-
-def image_blocks(options: GenerateOptions) -> list[ImageBlock]:
-    """Return the images of a request, each attachment once."""
-    found = {
-        block.attachment.attachment_id: block
-        for message in options.messages
-        for block in _images(message.content)
-    }
-    return list(found.values())
-
-
-def _images(blocks: Sequence[ContentBlock]) -> Iterator[ImageBlock]:
-    for block in blocks:
-        if isinstance(block, ImageBlock):
-            yield block
-        elif isinstance(block, ToolResultBlock):
-            yield from _images(block.content)
 
 
 def build_body(
@@ -234,7 +217,7 @@ class _MessageWriter:
             for block in results
         ]
         # A tool message can't hold an image, so those of results come with the user's own.
-        shown = [block for result in results for block in _images(result.content)]
+        shown = [block for result in results for block in images_in(result.content)]
         shown += [block for block in content if isinstance(block, ImageBlock)]
         text = _text(content)
         if shown:
@@ -260,7 +243,7 @@ class _MessageWriter:
 
 def _refuse_images(content: Sequence[ContentBlock]) -> None:
     """Refuse images in a role that can't show any."""
-    if any(True for _ in _images(content)):
+    if any(True for _ in images_in(content)):
         raise _no_images()
 
 

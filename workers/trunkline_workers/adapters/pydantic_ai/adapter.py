@@ -18,16 +18,13 @@ from trunkline_protocol.models import (
     LlmModelContext,
     LlmModelInfo,
     LlmModelReasoningInfo,
-    LlmProviderInfo,
     LlmReasoningEffortInfo,
     LlmResolvedModelInfo,
     ModelModality,
 )
 from trunkline_protocol.options import GenerateOptions
-from trunkline_protocol.retry_policy import ResolvedRetryPolicy
-from trunkline_protocol.secret import SecretStr
 
-from trunkline_workers.adapter import AdapterContext, LlmAdapter
+from trunkline_workers.adapter import AdapterContext
 from trunkline_workers.adapters.pydantic_ai.comments import CommentFilter
 from trunkline_workers.adapters.pydantic_ai.config import AdapterConfig, ModelFacts, read_config
 from trunkline_workers.adapters.pydantic_ai.exchange import Exchange, current_exchange
@@ -38,13 +35,12 @@ from trunkline_workers.adapters.pydantic_ai.request import (
     LibraryRequest,
     build_request,
     check_body,
-    image_blocks,
     offered_efforts,
 )
 from trunkline_workers.adapters.pydantic_ai.translate import PartTranslator, usage_chunks
-from trunkline_workers.credentials import KeySource, plain
-from trunkline_workers.http import HttpClient
-from trunkline_workers.refusals import without_key
+from trunkline_workers.credentials import plain
+from trunkline_workers.http_adapter import HttpAdapter
+from trunkline_workers.images import image_blocks
 
 
 class _UnusableReplayError(LlmError):
@@ -54,7 +50,7 @@ class _UnusableReplayError(LlmError):
     """
 
 
-class PydanticAiAdapter(LlmAdapter):
+class PydanticAiAdapter(HttpAdapter):
     """Speaks to one provider through pydantic-ai, by a profile."""
 
     def __init__(self, config: AdapterConfig, context: AdapterContext | None = None) -> None:
@@ -64,18 +60,9 @@ class PydanticAiAdapter(LlmAdapter):
             config: from `read_config`.
             context: of the worker.
         """
+        super().__init__(context or AdapterContext(name="pydantic_ai"), config)
         self._config = config
-        self._context = context or AdapterContext(name="pydantic_ai")
-        self._http = HttpClient(config.client)
         self._models = Models(config, self._context.environ)
-        self._keys = KeySource(
-            owner=self._context.name,
-            variable=config.key_env,
-            file=config.key_file,
-            required=config.profile.needs_key,
-            environ=self._context.environ,
-            conceal=self._context.conceal,
-        )
 
     @classmethod
     def create(cls, context: AdapterContext) -> PydanticAiAdapter:
@@ -89,15 +76,6 @@ class PydanticAiAdapter(LlmAdapter):
         if text := missing(config.profile):
             raise ImportError(text)
         return cls(config, context)
-
-    @property
-    def connections_in_use(self) -> int:
-        """Connections that calls hold at this moment."""
-        return self._http.in_use
-
-    def default_providers(self) -> Sequence[str]:
-        """Name the route of the profile."""
-        return (self._config.profile.route,)
 
     async def open(self) -> None:
         """Load the library and make the HTTP client ready.
@@ -113,22 +91,7 @@ class PydanticAiAdapter(LlmAdapter):
                 f" 'pydantic-ai-slim[{self._config.profile.extra}]'"
             )
             raise LlmError.of(text, Code.INVALID_ADAPTER) from exc
-        await self._http.open()
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._http.close()
-
-    def provider_info(self, provider: str) -> LlmProviderInfo:
-        """Describe a route; only the profile's own has the profile's name."""
-        profile = self._config.profile
-        name = profile.name if provider == profile.route else provider
-        return LlmProviderInfo(id=provider, name=name)
-
-    def provider_retry_policy(self, provider: str) -> ResolvedRetryPolicy | None:
-        """Return the configured policy."""
-        del provider
-        return self._config.retry_policy
+        await super().open()
 
     async def list_models(self, provider: str) -> Sequence[LlmModelInfo]:
         """List the configured models, or those that the library knows."""
@@ -170,9 +133,7 @@ class PydanticAiAdapter(LlmAdapter):
             LlmError: before any I/O for a request that can't be made, or whatever ended the
                 stream; no key is in its text.
         """
-        key: SecretStr | None = None
-        try:
-            key = await self._keys.read()
+        async with self._key() as key:
             model = self._models.get(options.model, key)
             request = await self._request(options, model)
             try:
@@ -187,8 +148,6 @@ class PydanticAiAdapter(LlmAdapter):
             async with aclosing(self._exchange(options, model, plain_request)) as lists:
                 async for chunks in lists:
                     yield chunks
-        except LlmError as exc:
-            raise without_key(exc, key) from None
 
     async def _request(
         self, options: GenerateOptions, model: Any, *, with_replay: bool = True

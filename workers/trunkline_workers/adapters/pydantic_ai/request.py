@@ -6,7 +6,7 @@ Images are read before. What the provider can't honour is refused: here where it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -28,6 +28,7 @@ from trunkline_workers.adapters.pydantic_ai.config import AdapterConfig
 from trunkline_workers.adapters.pydantic_ai.models import part
 from trunkline_workers.adapters.pydantic_ai.replay import ReplayScope, ReplayState, read_replay
 from trunkline_workers.adapters.pydantic_ai.unicode import is_sound, sound
+from trunkline_workers.images import images_in
 
 _KINDS: Final = {"text": "text", "reasoning": "thinking", "tool-call": "tool-call"}
 # Where the providers' bodies hold the options that a call may set, and what they call them there.
@@ -62,24 +63,6 @@ class LibraryRequest:
     settings: dict[str, Any]
     parameters: Any
     has_replay: bool = False
-
-
-def image_blocks(options: GenerateOptions) -> list[ImageBlock]:
-    """Return the images of a request, each attachment once."""
-    found = {
-        block.attachment.attachment_id: block
-        for message in options.messages
-        for block in _images(message.content)
-    }
-    return list(found.values())
-
-
-def _images(blocks: Sequence[ContentBlock]) -> Iterator[ImageBlock]:
-    for block in blocks:
-        if isinstance(block, ImageBlock):
-            yield block
-        elif isinstance(block, ToolResultBlock):
-            yield from _images(block.content)
 
 
 def build_request(
@@ -385,7 +368,7 @@ def _text(blocks: Sequence[ContentBlock]) -> str:
 
 def _refuse_images(content: Sequence[ContentBlock]) -> None:
     """Refuse images in a role that can't show any."""
-    if any(True for _ in _images(content)):
+    if any(True for _ in images_in(content)):
         raise _no_images()
 
 
