@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import select
@@ -46,6 +47,7 @@ from trunkline_broker.users import UserError, Users, WorkerUser
 OUTPUT_CHECK_S: Final = 0.5
 KILL_WAIT_S: Final = 2.0  # a killed process that is still there hangs in the kernel
 _SIGNALS: Final = {"TERM": signal.SIGTERM, "KILL": signal.SIGKILL}
+_NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
 _UNKNOWN: Final = "unknown status"
 _KEY_FILE_BYTES: Final = 64 * 1024
 
@@ -327,13 +329,19 @@ class Processes:
     # --- clients ----------------------------------------------------------------------------
 
     def watch_client(self, pid: int) -> None:
-        """Report `ClientExited` when the process ends, at once if it is gone."""
+        """Report `ClientExited` when the process ends, at once if it is gone or never was one.
+
+        After a restart a worker names it, and may name anything: a thread, a number too large.
+        """
         if pid in self._clients:
             return
         try:
             pidfd = os.pidfd_open(pid)
-        except (ProcessLookupError, ValueError):
-            self._report(ClientExited(pid))
+        except (OSError, ValueError, OverflowError) as exc:
+            if isinstance(exc, OSError) and exc.errno in _NO_ROOM:
+                self._count("clients.unwatched")  # its connection tells, or the time it is given
+            else:
+                self._report(ClientExited(pid))
             return
         self._clients[pid] = pidfd
         self._loop.add_reader(pidfd, self._on_client_exit, pid)

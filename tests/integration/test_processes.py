@@ -12,6 +12,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -384,6 +385,40 @@ def test_a_client_s_end_is_noticed(loop: str) -> None:
             await until_async(lambda: it.events == [ClientExited(watched_one.pid)])
             it.processes.watch_client(unwatched.pid)
             assert it.events[-1] == ClientExited(unwatched.pid)
+
+    run_on(loop, job())
+
+
+def test_what_is_no_process_counts_as_one_that_is_gone(loop: str) -> None:
+    """Workers name the processes of clients after a restart, and may name anything."""
+
+    async def job() -> None:
+        with watched() as it:
+            is_over = threading.Event()
+            thread = threading.Thread(target=is_over.wait)
+            thread.start()
+            no_processes = [0, 2**31, 2**62, thread.native_id or 0]
+            for pid in no_processes:
+                it.processes.watch_client(pid)
+            is_over.set()
+            assert it.events == [ClientExited(pid) for pid in no_processes]
+
+    run_on(loop, job())
+
+
+def test_without_a_descriptor_a_process_is_not_watched(loop: str) -> None:
+    """It may live: its client is judged by its connection."""
+
+    async def job() -> None:
+        with watched() as it:
+            soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+            try:
+                it.processes.watch_client(os.getppid())
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            assert it.events == []
+            assert it.counts == ["clients.unwatched"]
 
     run_on(loop, job())
 
