@@ -156,17 +156,13 @@ class Daemon:
     # --- start ------------------------------------------------------------------------------
 
     def _open(self) -> None:
-        paths = self._settings.paths
         files = OpenFiles(raise_open_files_limit())
         if files.limit < SMALLEST_LIMIT:
             raise OSError(
                 f"the limit of open files is {files.limit}, at least {SMALLEST_LIMIT} are"
                 " needed (ulimit -n, or LimitNOFILE= of the unit)"
             )
-        over = Bell(self._telemetry.count, self._telemetry.log).ring
-        clients_line = Line(files.clients_line, "clients", over, files.backlog)
-        workers_line = Line(files.workers_line, "workers", over, files.backlog)
-        hints = alive(read_hints(paths.hints))
+        hints = alive(read_hints(self._settings.paths.hints))
         self._measures = Measures(self._settings, self._telemetry.log)
         self._cleanup.callback(self._measures.close)
         self._loop.set_exception_handler(self._on_loop_error)
@@ -179,6 +175,26 @@ class Daemon:
         door = Door.of(self._settings, self._telemetry)
         if door.guard is not None:
             self._cleanup.callback(ZapHandler(self._context, door.guard).close)
+        self._open_sockets(files, door)
+        inside, outside = self._lane.tcp_endpoints
+        spec = door.with_lanes(self._settings.broker_spec(), inside, outside)
+        self._core = Broker(self._within(files, spec), _epoch_after(hints), token_bytes)
+        self._processes = self._watched_processes(hints)
+        self._open_attachments()
+        self._perform_by_type = self._performers()
+        self._catch_signals()
+        if _is_stderr(self._settings.paths.log):
+            self._own_log()
+        alive_workers = tuple(_alive_worker(hint) for hint in hints)
+        self.report(said.Started(alive_workers, self._attachments.scan()))
+        self._say_ready(len(hints))
+
+    def _open_sockets(self, files: OpenFiles, door: Door) -> None:
+        """Bind control and lane of both sides."""
+        paths = self._settings.paths
+        over = Bell(self._telemetry.count, self._telemetry.log).ring
+        clients_line = Line(files.clients_line, "clients", over, files.backlog)
+        workers_line = Line(files.workers_line, "workers", over, files.backlog)
         clients = ClientReceiver(self.report, self._telemetry.count, self._flush)
         self._clients = Router(
             self._context,
@@ -210,25 +226,19 @@ class Daemon:
             also=self._users.lane,
         )
         self._cleanup.callback(self._lane.close)
-        inside, outside = self._lane.tcp_endpoints
-        spec = door.with_lanes(self._settings.broker_spec(), inside, outside)
-        spec = self._within(files, spec)
-        self._core = Broker(spec, _epoch_after(hints), token_bytes)
-        self._processes = self._watched_processes(hints)
+
+    def _open_attachments(self) -> None:
         self._attachments = AttachmentStore(self._settings.attachments_dir, self.report)
         self._cleanup.callback(self._attachments.close)
         if not self._attachments.is_ours:
             place = {"directory": str(self._settings.attachments_dir)}
             self._telemetry.log("warning", "attachments_held_by_another_broker", place)
-        self._perform_by_type = self._performers()
-        self._catch_signals()
-        if _is_stderr(paths.log):
-            self._own_log()
-        alive_workers = tuple(_alive_worker(hint) for hint in hints)
-        self.report(said.Started(alive_workers, self._attachments.scan()))
+
+    def _say_ready(self, adopting: int) -> None:
+        """Say to people and to whoever supervises us that it serves, and what may be amiss."""
         for note in advice(self._settings):
             self._telemetry.log("warning", "configuration_note", {"note": note})
-        facts = {"pid": os.getpid(), "endpoint": self._settings.endpoint, "adopting": len(hints)}
+        facts = {"pid": os.getpid(), "endpoint": self._settings.endpoint, "adopting": adopting}
         source = self._settings.source
         facts["config"] = str(source) if source is not None else "built in"
         self._telemetry.log("info", "ready", facts)
