@@ -33,18 +33,28 @@ class Frames:
         """
         self._parts.append(data)
         self._parts_bytes += len(data)
-        while (length := self._length()) is not None and length <= self._parts_bytes:
-            whole = b"".join(self._parts)
-            self._parts, self._parts_bytes = [whole[length:]], len(whole) - length
-            yield whole[:length]
-
-    def _length(self) -> int | None:
-        """Return the length of the next frame, if it is known yet."""
-        if self._parts_bytes < _LENGTH_BYTES:
-            return None
         if len(self._parts[0]) < _LENGTH_BYTES:
             self._parts = [b"".join(self._parts)]
-        (length,) = struct.unpack_from(">I", self._parts[0])
-        if not _SMALLEST <= length <= MAX_EVENT_BYTES:
-            raise ValueError(f"a frame of {length} bytes")
-        return length
+        length = _length(self._parts[0], 0)
+        if length is None or length > self._parts_bytes:
+            return
+        whole, at = b"".join(self._parts), 0
+        while length is not None and at + length <= len(whole):
+            yield whole[at : at + length]
+            at += length
+            length = _length(whole, at)
+        self._parts, self._parts_bytes = [whole[at:]], len(whole) - at
+
+
+def _length(data: bytes, at: int) -> int | None:
+    """Return the length of the frame that begins at a place, if it is known yet.
+
+    Raises:
+        ValueError: as `Frames.feed`.
+    """
+    if len(data) - at < _LENGTH_BYTES:
+        return None
+    (length,) = struct.unpack_from(">I", data, at)
+    if not _SMALLEST <= length <= MAX_EVENT_BYTES:
+        raise ValueError(f"a frame of {length} bytes")
+    return length
