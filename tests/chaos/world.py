@@ -13,7 +13,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,7 +27,7 @@ from tests.chaos.proxy import Proxy
 from tests.support.broker import BrokerProcess, broker_in, run_directory
 from tests.support.processes import open_files, with_environment
 from tests.support.raw_peer import RawClient
-from tests.support.timing import SLOW, until_async
+from tests.support.timing import SLOW, NotSoonEnoughError, until_answered, until_async
 
 CHUNK_CHARS: Final = 40
 WORLD_VARIABLE: Final = "CHAOS_WORLD"
@@ -380,15 +379,16 @@ async def _files(pid: int, chosen: Callable[[list[int]], int] = min) -> int:
 
 async def until_idle(world: World) -> None:
     """Wait until nothing of any call is held; name what is."""
-    deadline_s = time.monotonic() + 10 * SLOW
-    while True:
-        held = _held(await world.ask("status"))
-        if not held:
-            return
-        if time.monotonic() > deadline_s:
-            world.leak("call", ", ".join(held))
-            return
-        await asyncio.sleep(0.1)
+    held: list[str] = []
+
+    async def is_idle() -> bool:
+        held[:] = _held(await world.ask("status"))
+        return not held
+
+    try:
+        await until_answered(is_idle, 10)
+    except NotSoonEnoughError:
+        world.leak("call", ", ".join(held))
 
 
 def _held(document: Mapping[str, Any]) -> list[str]:

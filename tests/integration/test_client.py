@@ -489,7 +489,8 @@ async def main():
     script = '{"script": {"steps": [{"stall": true}]}}'
     stream = llm.stream(provider="scripted", model="m", messages=script)
     reading = asyncio.ensure_future(anext(stream))
-    await asyncio.sleep(0.05)
+    while not (await llm.status())["calls"]["running"]:
+        pass
     print("ready", flush=True)
     sys.stdin.readline()
     os._exit(0) if len(sys.argv) > 2 else sys.exit(3)
@@ -546,7 +547,7 @@ def test_a_stopped_broker_ends_nothing(broker: BrokerProcess, run: Loops) -> Non
             await anext(stream)
             broker.signal(signal.SIGSTOP)
             task = asyncio.ensure_future(llm.generate(**scripted(text="late")))
-            await asyncio.sleep(1.5)
+            await asyncio.sleep(1.5)  # the fault itself: nothing can be waited for
             broker.signal(signal.SIGCONT)
             assert (await task).text == "late"
             chunks = [chunk async for chunk in stream]

@@ -14,7 +14,7 @@ from trunkline import Code, Finish, GenerateOptions, LlmError, LlmRuntime
 
 from tests.support.broker import BrokerProcess, running_broker
 from tests.support.processes import is_alive
-from tests.support.timing import SLOW, until_async
+from tests.support.timing import until_answered, until_async
 
 pytestmark = pytest.mark.integration
 
@@ -257,17 +257,14 @@ async def test_the_prepared_call_of_an_agent_that_dies_with_its_broker_is_given_
         await asyncio.to_thread(broker.start)
         async with trunkline.connect(broker.endpoint) as llm:
 
-            async def held() -> tuple[int, int, int]:
+            async def is_given_back() -> bool:
                 status = await llm.query("status")
                 slot: dict[str, Any] = status["pools"][0]["slots"][0]
                 at_worker = slot["load"].get("leases", 1)  # with its next heartbeat
-                return (
-                    status["counters"].get("leases_of_the_dead", 0), slot["leases"], at_worker
-                )  # fmt: skip
+                ended = status["counters"].get("leases_of_the_dead", 0)
+                return (ended, slot["leases"], at_worker) == (1, 0, 0)
 
-            async with asyncio.timeout(5 * SLOW):  # the lease is of a minute
-                while await held() != (1, 0, 0):  # noqa: ASYNC110
-                    await asyncio.sleep(0.05)
+            await until_answered(is_given_back)  # the lease is of a minute
 
 
 async def test_cancelling_the_preparation_leaves_nothing(llm: LlmRuntime) -> None:

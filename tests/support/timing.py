@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, TypeVar
 
 T = TypeVar("T")
@@ -36,5 +36,17 @@ async def until_async(fact: Callable[[], T], timeout_s: float = 5.0, what: str =
     while not (value := fact()):
         if time.monotonic() > deadline_s:
             raise NotSoonEnoughError(what or f"{fact} is {value!r} after {timeout_s * SLOW} s")
+        await asyncio.sleep(LOOK_AGAIN_S)
+    return value
+
+
+async def until_answered(
+    ask: Callable[[], Awaitable[T]], timeout_s: float = 5.0, what: str = ""
+) -> T:
+    """Return the first true answer; for facts that somebody must be asked for."""
+    deadline_s = time.monotonic() + timeout_s * SLOW
+    while not (value := await ask()):
+        if time.monotonic() > deadline_s:
+            raise NotSoonEnoughError(what or f"{ask} answers {value!r} after {timeout_s * SLOW} s")
         await asyncio.sleep(LOOK_AGAIN_S)
     return value
