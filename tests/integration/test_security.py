@@ -25,7 +25,7 @@ from trunkline_broker.key_files import add_peer, make_server, new_pair, remove_p
 from trunkline_protocol.curve import CurveKeys, keys_text
 
 from tests.support.broker import BrokerProcess, broker_in, run_directory
-from tests.support.timing import SLOW, until
+from tests.support.timing import SLOW, until, until_answered
 
 pytestmark = pytest.mark.integration
 TOLD_S = 2.0
@@ -261,9 +261,7 @@ async def test_keys_are_added_and_removed_without_a_restart(guarded: Guarded) ->
         except trunkline.BrokerRefusedError:
             return False
 
-    async with asyncio.timeout(5 * SLOW):
-        while not await admitted():  # read again at most once a second
-            pass
+    await until_answered(admitted)  # read again at most once a second
     async with trunkline.connect(endpoint, keys=keys) as llm:
         before = guarded.broker.status()["connections"]["clients"]
         remove_peer(guarded.keys_dir, "clients", "guest")
