@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, cast, get_args
 
 import msgpack  # pyright: ignore[reportMissingTypeStubs]  # it ships none
 
-from trunkline_protocol import frames, limits
+from trunkline_protocol import call_frames, frames, limits, worker_frames
 from trunkline_protocol.failure import RemoteProtocolError
 from trunkline_protocol.ids import STREAM_KEY_BYTES, StreamKey
 from trunkline_protocol.wire_checks import list_of
@@ -81,13 +81,17 @@ def _camel(name: str) -> str:
     return first + "".join(part.capitalize() for part in rest)
 
 
+# What the annotations of frames are written in.
+_NAMES: Final = {**vars(call_frames), **vars(worker_frames), **vars(frames)}
+
+
 @cache
 def _check_of(annotation: str) -> Callable[[object], Any]:
     """Return the check inside `Annotated[T, check]` or `Annotated[T, check] | None`.
 
-    `frames` writes most of them many times; evaluating each once is what `get_type_hints` is not.
+    Most of them are written many times; evaluating each once is what `get_type_hints` is not.
     """
-    hint: Any = eval(annotation, frames.__dict__)  # noqa: S307  text of our own source file
+    hint: Any = eval(annotation, _NAMES)  # noqa: S307  text of our own source file
     if not hasattr(hint, "__metadata__"):
         hint = next(arg for arg in get_args(hint) if hasattr(arg, "__metadata__"))
     return hint.__metadata__[0]
