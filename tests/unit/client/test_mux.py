@@ -10,21 +10,31 @@ from trunkline.core.effects import (
     Answered,
     BecameReady,
     Count,
-    Effects,
     Happened,
     Left,
     OpenLane,
     Rejected,
     Wake,
 )
-from trunkline.core.mux import Mux
-from trunkline.core.requests import CallRequest
 from trunkline.core.stream_state import Phase, StreamState
 from trunkline_protocol import frames, limits
 from trunkline_protocol.chunks import Finish, FinishReason
 from trunkline_protocol.codec import encode_lane, encode_probed
-from trunkline_protocol.ids import CallId, ClientId, Epoch, Generation, PoolName, QueryId, StreamKey
+from trunkline_protocol.ids import CallId, Epoch, QueryId, StreamKey
 
+from tests.unit.client.a_mux import (
+    LANE,
+    a_mux,
+    accept,
+    come_up,
+    end,
+    give,
+    opened,
+    running,
+    ticked,
+    types,
+    welcome,
+)
 from tests.unit.client.a_stream import (
     ERROR,
     ROUTE,
@@ -37,74 +47,7 @@ from tests.unit.client.a_stream import (
     texts,
 )
 
-LANE = "ipc:///lane"
 ABSENT = CallId(b"?" * 16)
-
-
-def a_mux(*, up: bool = True) -> Mux:
-    mux = Mux(ClientId(b"c" * 16), 7, "me", b"s" * 32, 0.0)
-    if up:
-        come_up(mux)
-    return mux
-
-
-def welcome(epoch: int = 1, orphan_ms: int = 0) -> frames.Welcome:
-    return frames.Welcome((1, 0), Epoch(epoch), LANE, orphan_timeout_ms=orphan_ms)
-
-
-def come_up(mux: Mux, epoch: int = 1, now_s: float = 0.0) -> Effects:
-    """Connect, greet, prove; return what is said once the lane is proven."""
-    mux.on_connected(now_s)
-    probe = sent(mux.on_control(welcome(epoch), now_s))[0]
-    return mux.on_lane(encode_probed(probe.nonce), now_s)
-
-
-def opened(mux: Mux, request: CallRequest | None = None, now_s: float = 0.0) -> StreamState:
-    stream, _ = mux.open(mux.new_call_id(), request or a_request(), now_s)
-    return stream
-
-
-def accept(mux: Mux, stream: StreamState, now_s: float = 0.0, window: int = 8) -> Effects:
-    frame = frames.Accepted(
-        stream.call,
-        stream.attempt,
-        PoolName("p"),
-        0,
-        Generation(Epoch(1), 1),
-        window,
-        65536,
-        {"mode": "always"},
-    )
-    return mux.on_control(frame, now_s)
-
-
-def running(mux: Mux, request: CallRequest | None = None, now_s: float = 0.0) -> StreamState:
-    stream = opened(mux, request, now_s)
-    accept(mux, stream, now_s)
-    return stream
-
-
-def give(mux: Mux, stream: StreamState, first: int, count: int, now_s: float = 0.0) -> Effects:
-    return mux.on_lane(lane(first, texts(first, count), stream.stream_key), now_s)
-
-
-def end(mux: Mux, stream: StreamState, finish: Finish = STOP, now_s: float = 0.0) -> Effects:
-    return mux.on_lane(lane(stream.intake.expected, [finish], stream.stream_key), now_s)
-
-
-def ticked(mux: Mux, until_s: float) -> list[Any]:
-    """Let time pass; return the frames that were sent meanwhile."""
-    out: list[Any] = []
-    while (at_s := mux.next_deadline_s()) <= until_s:
-        out.extend(sent(mux.on_tick(at_s)))
-    return out
-
-
-def types(said: list[Any]) -> list[type]:
-    return [type(frame) for frame in said]
-
-
-# --- coming up ------------------------------------------------------------------------------
 
 
 def test_a_client_is_ready_when_its_lane_is_proven() -> None:
@@ -169,9 +112,6 @@ def test_another_major_version_in_welcome_does_too() -> None:
     effects = mux.on_control(frames.Welcome((2, 0), Epoch(1), LANE), 0.0)
     assert kinds(effects) == [Rejected, Wake]
     assert stream.is_over
-
-
-# --- the lane -------------------------------------------------------------------------------
 
 
 def test_frames_go_to_the_stream_of_their_key() -> None:
@@ -239,9 +179,6 @@ def test_a_batch_of_done_is_bounded() -> None:
     for _ in range(limits.MAX_LIST_ENTRIES):
         seen.extend(len(frame.calls) for frame in sent(end(mux, running(mux), now_s=1.0)) if frame)
     assert seen == [limits.MAX_LIST_ENTRIES]
-
-
-# --- control --------------------------------------------------------------------------------
 
 
 def test_control_frames_reach_their_call_and_attempt() -> None:
@@ -397,9 +334,6 @@ def test_queries_time_out_and_can_be_abandoned() -> None:
     assert mux.abandon(QueryId(b"?" * 16)) is NOTHING
 
 
-# --- a broker that goes and comes -----------------------------------------------------------
-
-
 def test_a_new_broker_is_told_everything() -> None:
     """RESTATE for what runs, OPEN for what is unconfirmed, CANCEL, DONE, harmless queries."""
     mux = a_mux()
@@ -525,9 +459,6 @@ def test_a_broker_that_restarts_gets_no_new_calls() -> None:
     assert kinds(mux.on_control(refused, 2.0)) == [Wake]
 
 
-# --- quiet and suspicious -------------------------------------------------------------------
-
-
 def test_quiet_calls_are_restated_together() -> None:
     """All in one frame, a second after the last word."""
     mux = a_mux()
@@ -549,9 +480,6 @@ def test_a_silent_stream_that_should_not_be_has_its_lane_probed() -> None:
     assert frames.Resume not in types(ticked(mux, 3.45))
     effects = mux.on_lane(encode_probed(probes[-1].nonce), 3.45)
     assert kinds(effects) == [frames.Resume]
-
-
-# --- bounds and leaving ---------------------------------------------------------------------
 
 
 def test_open_calls_are_bounded() -> None:

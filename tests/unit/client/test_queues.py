@@ -13,8 +13,8 @@ from trunkline.core.intake import MAX_WAITING_CHUNKS
 from trunkline.core.mux import Mux
 from trunkline_protocol import frames, limits
 
+from tests.unit.client.a_mux import a_mux, come_up, give, opened, running, ticked
 from tests.unit.client.a_stream import ROUTE, SERVER, a_request, lane, sent, texts
-from tests.unit.client.test_mux import a_mux, come_up, give, opened, running, ticked
 
 
 def figures(mux: Mux) -> dict[str, tuple[int, int, int]]:
