@@ -12,9 +12,10 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from importlib.machinery import SourceFileLoader
 from importlib.metadata import entry_points
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, Final, cast
 
 from trunkline_workers.adapter import AdapterContext, LlmAdapter
@@ -103,6 +104,19 @@ def _module(where: str, name: str) -> ModuleType:
         raise
 
 
+class _FreshLoader(SourceFileLoader):
+    """Compiles a file whenever it is imported.
+
+    Bytecode that was kept of it is told from that of another text by size and second alone, so an
+    adapter that is saved twice in a second could be started as it was at first.
+    """
+
+    def get_code(self, fullname: str) -> CodeType:
+        """Return what the file says now."""
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
 def import_file(path: Path) -> ModuleType:
     """Import a file: as a module of its package, if it is in one, else under a name of its own.
 
@@ -121,10 +135,11 @@ def import_file(path: Path) -> ModuleType:
         sys.path.append(str(root))
         return importlib.import_module(name)
     module_name = f"trunkline_adapter_{path.stem}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
-    if spec is None or spec.loader is None:
-        raise AdapterNotFoundError(f"{path} is not a Python file")
+    loader = _FreshLoader(module_name, str(path))
+    spec = importlib.util.spec_from_file_location(module_name, path, loader=loader)
+    if spec is None:
+        raise AssertionError("a loader is given")
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module  # dataclasses and pickles of it look themselves up here
-    spec.loader.exec_module(module)
+    loader.exec_module(module)
     return module

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -111,3 +112,15 @@ def test_a_file_in_a_package_finds_what_stands_beside_it(tmp_path: Path) -> None
         sys.path[:] = path
     assert entry.adapter is not None
     assert vars(entry.adapter)["name"] == "beside"
+
+
+def test_a_file_that_is_saved_twice_in_a_second_is_read_twice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytecode of the first text would pass for that of another one of the same length."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file = tmp_path / "quick.py"
+    for word in ("one", "two"):
+        file.write_text(f"WORD = {word!r}\n")
+        os.utime(file, (1_000_000_000, 1_000_000_000))
+        assert word == loader.import_file(file).WORD
