@@ -78,7 +78,8 @@ def serving(broker: BrokerProcess) -> BrokerProcess:
 
 def noted(journal: Path, session: str) -> list[Line]:
     """Return what the fake provider noted of one call."""
-    lines = [json.loads(line) for line in journal.read_text().splitlines()]
+    text = journal.read_text() if journal.exists() else ""  # the first line makes the file
+    lines = [json.loads(line) for line in text.splitlines()]
     return [line for line in lines if line["sessionId"] == session]
 
 
