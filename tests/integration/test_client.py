@@ -32,7 +32,7 @@ from trunkline import (
 from tests.support.broker import BrokerProcess, broker_in, run_directory, running_broker
 from tests.support.loops import run_on
 from tests.support.raw_peer import RawClient
-from tests.support.timing import SLOW, until, until_async
+from tests.support.timing import SLOW, until_async
 
 pytestmark = pytest.mark.integration
 
@@ -575,27 +575,3 @@ def test_nothing_is_left_behind(broker: BrokerProcess, run: Loops) -> None:
         await until_async(lambda: count() <= before, 2.0, "descriptors are closed")
 
     run(job())
-
-
-def test_importing_is_cheap() -> None:
-    """No transport library, no command line, no broker, and nothing of the runtime before use."""
-    program = "import sys, trunkline; trunkline.connect; print(*sys.modules)"
-    done = subprocess.run(  # noqa: S603  our own program
-        [sys.executable, "-c", program],
-        capture_output=True,
-        text=True,
-        timeout=20 * SLOW,
-        check=True,
-    )
-    loaded = {name.partition(".")[0] for name in done.stdout.split()}
-    banned = {
-        "httpx",
-        "aiohttp",
-        "typer",
-        "rich",
-        "uvloop",
-        "trunkline_broker",
-        "trunkline_workers",
-    }
-    assert not loaded & banned
-    assert until(lambda: "zmq" in loaded)
