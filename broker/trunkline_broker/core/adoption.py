@@ -7,6 +7,9 @@ re-made, since frames may have been lost with it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import NamedTuple
+
 from trunkline_protocol.frames import Cancel, HeldCall, Register
 from trunkline_protocol.ids import CallId, ClientId
 
@@ -20,6 +23,13 @@ from trunkline_broker.core.openings import Openings
 from trunkline_broker.core.specs import AliveWorker
 from trunkline_broker.core.staffing import Staffing, manual_spec
 from trunkline_broker.core.workers import Worker, WorkerState
+
+
+class _Beside(NamedTuple):
+    """What `REGISTER` says of a call beside its entry: attachments, and its client's process."""
+
+    attachments: tuple[str, ...]
+    pid: int
 
 
 class Adoption:
@@ -38,7 +48,6 @@ class Adoption:
         self._openings = openings
         self._forwarding = forwarding
         self._staffing = staffing
-        self._pids: dict[ClientId, int] = {}  # as the worker says that is being taken
 
     def start(self, alive: tuple[AliveWorker, ...], now_s: float) -> None:
         """Begin: wait for the workers that live, start one in every other slot."""
@@ -66,15 +75,16 @@ class Adoption:
         """
         if not worker.is_ready() and not self._is_ours(worker):
             self._take_role(worker, frame, now_s)
-        self._pids = {entry.client: entry.pid for entry in frame.clients}
-        self._take_leases(worker, frame, now_s)
+        pids = {entry.client: entry.pid for entry in frame.clients}
+        self._take_leases(worker, frame, pids, now_s)
         listed: set[CallId] = set()
         named: dict[CallId, list[str]] = {}
         for held in frame.attachments:
             named.setdefault(held.call, []).append(held.attachment)
         for entry in frame.calls:
             listed.add(entry.call)
-            self._take_call(worker, entry, tuple(named.get(entry.call, ())), now_s)
+            beside = _Beside(tuple(named.get(entry.call, ())), pids.get(entry.client, 0))
+            self._take_call(worker, entry, beside, now_s)
         if is_new_link:
             for call in [call for key, call in worker.calls.items() if key not in listed]:
                 self._missing(call)
@@ -170,33 +180,35 @@ class Adoption:
                 (Timer.START, worker.generation), now_s + worker.spec.start_timeout_s
             )
 
-    def _take_leases(self, worker: Worker, frame: Register, now_s: float) -> None:
+    def _take_leases(
+        self, worker: Worker, frame: Register, pids: Mapping[ClientId, int], now_s: float
+    ) -> None:
         hub = self._hub
         for lease in worker.leases - set(frame.leases):
             hub.drop_lease(lease)
         holders = {entry.lease: entry.client for entry in frame.lease_holders}
         for lease in frame.leases:
             if lease not in hub.leases:
-                holder = self._holder(holders.get(lease), now_s)
+                client_id = holders.get(lease)
+                pid = pids.get(client_id, 0) if client_id is not None else 0
+                holder = self._holder(client_id, pid, now_s)
                 hub.hold_lease(worker, lease, now_s + hub.spec.prepared_s, holder)
 
-    def _holder(self, client_id: ClientId | None, now_s: float) -> Client | None:
+    def _holder(self, client_id: ClientId | None, pid: int, now_s: float) -> Client | None:
         """Return whose a lease is; a full table gets no more clients than its calls bring along."""
         clients = self._hub.clients
         if clients.get(client_id) is None and len(clients) >= self._hub.spec.max_clients:
             return None
-        return self._client(client_id, now_s)
+        return self._client(client_id, pid, now_s)
 
-    def _take_call(
-        self, worker: Worker, entry: HeldCall, named: tuple[str, ...], now_s: float
-    ) -> None:
+    def _take_call(self, worker: Worker, entry: HeldCall, beside: _Beside, now_s: float) -> None:
         hub = self._hub
         call = hub.calls.get(entry.call)
         if call is None:
             if self._is_ours(worker) or hub.calls.past(entry.call) is not None:
                 hub.to_worker(worker, Cancel(entry.call, entry.attempt))
             elif len(hub.calls) < hub.spec.max_calls:
-                self._adopt(worker, entry, named, now_s)
+                self._adopt(worker, entry, beside, now_s)
             return
         if call.worker == worker.generation and call.attempt == entry.attempt:
             if call.is_cancelled:
@@ -207,10 +219,10 @@ class Adoption:
             hub.count("call_held_twice")
             hub.to_worker(worker, Cancel(entry.call, entry.attempt))
 
-    def _adopt(self, worker: Worker, entry: HeldCall, named: tuple[str, ...], now_s: float) -> None:
+    def _adopt(self, worker: Worker, entry: HeldCall, beside: _Beside, now_s: float) -> None:
         hub = self._hub
-        call = Call.held(entry, worker.generation, named)
-        client = self._client(call.client, now_s)
+        call = Call.held(entry, worker.generation, beside.attachments)
+        client = self._client(call.client, beside.pid, now_s)
         hub.calls.add(call)
         if client is not None:
             client.calls[call.id] = call
@@ -219,7 +231,7 @@ class Adoption:
             self._endings.tail_only(call, worker, now_s)
         hub.count("calls_adopted")
 
-    def _client(self, client_id: ClientId | None, now_s: float) -> Client | None:
+    def _client(self, client_id: ClientId | None, pid: int, now_s: float) -> Client | None:
         """Return a client that a worker names; one that does not come back counts as dead.
 
         If its process is known, the end of that is what counts: it may stand still, or be busy.
@@ -229,7 +241,6 @@ class Adoption:
             return None
         client = hub.clients.ensure(client_id)
         if client.peer is None:
-            pid = self._pids.get(client_id, 0)
             if pid and client.pid is None:
                 hub.clients.suppose(client, pid)
                 hub.out.append(WatchClient(pid))
