@@ -9,11 +9,21 @@ The form is that of the OpenTelemetry conventions for generative AI (`gen_ai.inp
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from trunkline_protocol.assembler import BlockAssembler
-from trunkline_protocol.chunks import Finish, TokenUsage, chunks_from_arrays
+from trunkline_protocol.chunks import (
+    BlockEnd,
+    Finish,
+    ReasoningDelta,
+    StreamChunk,
+    TextDelta,
+    TokenUsage,
+    ToolCallDelta,
+    chunks_from_arrays,
+)
 from trunkline_protocol.content import (
     ContentBlock,
     ImageBlock,
@@ -32,7 +42,7 @@ from trunkline_workers.pull import ChunkSink
 WARNING: Final = (
     "DEBUG: debug_prompts is on: prompts and answers are written to this log, and to spans if any"
 )
-MAX_TEXT_CHARS: Final = 32 * 1024  # of one attempt's request, and of its answer; the newest stay
+MAX_TEXT_CHARS: Final = 32 * 1024  # of one request (its end), and of one answer (its beginning)
 
 Attributes = dict[str, str]
 Key = tuple[CallId, int]
@@ -49,12 +59,12 @@ class PromptLog:
     def __init__(self, write: Callable[[str], None], clean: Callable[[str], str]) -> None:
         self._write = write
         self._clean = clean
-        self._answers: dict[Key, BlockAssembler] = {}
+        self._answers: dict[Key, _Answer] = {}
         write(WARNING)
 
     def request(self, key: Key, options: GenerateOptions) -> Attributes:
         """Write what an attempt asks; return the same as attributes of its span."""
-        self._answers[key] = BlockAssembler()
+        self._answers[key] = _Answer()
         budget = _Budget(self._clean)
         messages = [_message(each, budget) for each in reversed(options.messages)]
         asked: dict[str, Any] = {"gen_ai.input.messages": messages[::-1]}
@@ -77,14 +87,12 @@ class PromptLog:
 
     def end(self, key: Key, finish: FinishReason) -> Attributes:
         """Write what an attempt has answered so far; return the same as attributes of its span."""
-        answer = self._answers.pop(key, None)
-        blocks = [] if answer is None else _blocks(answer)
+        answer = self._answers.pop(key, None) or _Answer()
         budget = _Budget(self._clean)
-        message = {
-            "role": "assistant",
-            "parts": [_part(block, budget) for block in blocks],
-            "finish_reason": finish.kind,
-        }
+        parts = [_part(block, budget) for block in answer.blocks()]
+        if answer.left_out:
+            parts.append({"type": "text", "content": f"… ({answer.left_out} characters more)"})
+        message = {"role": "assistant", "parts": parts, "finish_reason": finish.kind}
         return self._told("answer", key, {"gen_ai.output.messages": [message]})
 
     def tap(self, sink: ChunkSink) -> ChunkSink:
@@ -127,6 +135,51 @@ class _Tap:
         self._inner.report(diagnostic)
 
 
+class _Answer:
+    """The beginning of an answer: as much as is shown of it, and one block more.
+
+    Attributes:
+        left_out: characters behind that.
+    """
+
+    def __init__(self) -> None:
+        self.left_out = 0
+        self._left = MAX_TEXT_CHARS
+        self._assembler = BlockAssembler()
+        self._sizes: Counter[int] = Counter()  # of the text that came in pieces, by block
+
+    def push(self, chunk: StreamChunk) -> None:
+        """Take the next chunk."""
+        size = self._size(chunk)
+        if self._left <= 0:
+            self.left_out += size
+            return
+        self._left -= size
+        self._assembler.push(chunk)
+
+    def blocks(self) -> list[ContentBlock]:
+        """Return what there is; of a block that its chunks so far do not make whole, nothing."""
+        try:
+            return self._assembler.blocks()
+        except ValueError:  # cut in the middle of a block, or one that is none
+            return self._assembler.interrupted_blocks()
+
+    def _size(self, chunk: StreamChunk) -> int:
+        match chunk:
+            case TextDelta() | ReasoningDelta():
+                size = len(chunk.text)
+            case ToolCallDelta():
+                size = len(chunk.arguments_delta)
+            case BlockEnd():
+                whole = chunk.block or {}
+                text = str(whole.get("text") or whole.get("arguments") or "")
+                return max(0, len(text) - self._sizes[chunk.index])
+            case _:
+                return 0
+        self._sizes[chunk.index] += size
+        return size
+
+
 class _Budget:
     """How much text may still be shown of one request or answer."""
 
@@ -144,13 +197,6 @@ class _Budget:
 
     def text(self, kind: str, text: str) -> dict[str, object]:
         return {"type": kind, "content": self.cut(text)}
-
-
-def _blocks(answer: BlockAssembler) -> list[ContentBlock]:
-    try:
-        return answer.blocks()
-    except ValueError:  # cut in the middle of a block, or one that is none
-        return answer.interrupted_blocks()
 
 
 def _message(message: Message, budget: _Budget) -> dict[str, object]:

@@ -6,7 +6,14 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from trunkline_protocol.chunks import BlockStart, Finish, TextDelta, TokenUsage, ToolCallDelta
+from trunkline_protocol.chunks import (
+    BlockEnd,
+    BlockStart,
+    Finish,
+    TextDelta,
+    TokenUsage,
+    ToolCallDelta,
+)
 from trunkline_protocol.finish import FinishReason
 from trunkline_protocol.frames import Start
 from trunkline_protocol.ids import CallId
@@ -154,6 +161,33 @@ def test_an_answer_that_is_cut_shows_what_had_come() -> None:
     assert answer["parts"] == [{"type": "text", "content": "half"}]
     log.end((CallId(b"x" * 16), 0), STOP)  # nothing had come
     assert lines.all[-1].endswith('"parts": [], "finish_reason": "stop"}]}')
+
+
+def test_of_a_long_answer_the_beginning_is_kept() -> None:
+    """Memory must not grow with it; the end says how much is left out."""
+    log, lines = a_log()
+    log.request(KEY, a_request())
+    for _ in range(10):
+        log.chunks(KEY, [TextDelta(0, "a" * (MAX_TEXT_CHARS // 4)).to_array()] * 10)
+    whole = {"type": "text", "text": "a" * (MAX_TEXT_CHARS * 25)}
+    log.chunks(KEY, [BlockEnd(0, whole).to_array(), TextDelta(1, "b" * 7).to_array()])
+    log.end(KEY, STOP)
+    (answer,) = lines.said("answer")["gen_ai.output.messages"]
+    assert [part["content"] for part in answer["parts"]] == [
+        "a" * MAX_TEXT_CHARS,
+        f"… ({MAX_TEXT_CHARS * 24 + 7} characters more)",
+    ]
+
+
+def test_a_whole_block_without_pieces_counts_too() -> None:
+    log, lines = a_log()
+    log.request(KEY, a_request())
+    block = {"type": "text", "text": "c" * MAX_TEXT_CHARS}
+    log.chunks(KEY, [BlockEnd(index, block).to_array() for index in range(3)])
+    log.end(KEY, STOP)
+    (answer,) = lines.said("answer")["gen_ai.output.messages"]
+    assert answer["parts"][-1]["content"] == f"… ({MAX_TEXT_CHARS * 2} characters more)"
+    assert len(answer["parts"]) == 2
 
 
 def test_chunks_behind_the_end_are_not_kept() -> None:
