@@ -113,37 +113,13 @@ class Host:
         self._leases: Leases[PreparedCall] = Leases(boot.lease_s)
         self._prompts = PromptLog(self.report, self._clean) if boot.debug_prompts else None
         self._notes = AttemptNotes(_spans(boot, self.report), self._clean, self._prompts)
-        identity = WorkerIdentity(
-            boot.pool, boot.slot, boot.generation, os.getpid(), boot.token, boot.is_standby
-        )
-        leases = self._leases
-        self._core = WorkerCore(
-            identity,
-            self._clock(),
-            boot.orphan_timeout_s,
-            leases.ids,
-            leases.holders,
-            leases.clients,
-        )
+        self._core = _core_of(boot, self._leases, self._clock())
         self._asker = Asker(self._send_query)
         self._attachments = Attachments(self._asker.ask)
-        context = AdapterContext(
-            boot.pool,
-            boot.providers,
-            boot.options,
-            environ,
-            self.report,
-            self._attachments.read,
-            self._clean.learn,
-        )
         self._runtime = WorkerRuntime(self._submit, self._spawn)
-        self._plugin = Plugin(entry, context, self._runtime)
+        self._plugin = Plugin(entry, self._adapter_context(environ), self._runtime)
         self._queries = Queries(
-            self._runtime,
-            self._leases,
-            lambda: LeaseId(os.urandom(LEASE_ID_BYTES)),
-            self._clock,
-            self._clean,
+            self._runtime, self._leases, _draw_lease_id, self._clock, self._clean
         )
         self._dispatcher = Dispatcher(self._runtime, self._queries, self._attachments.ensure)
         self._pullers: dict[_Key, tuple[Puller, asyncio.Task[None]]] = {}
@@ -153,6 +129,18 @@ class Host:
         self._exit_reason = ""
         self._crash: Exception | None = None
         self._opening: asyncio.Task[None] | None = None
+
+    def _adapter_context(self, environ: Mapping[str, str]) -> AdapterContext:
+        boot = self._boot
+        return AdapterContext(
+            boot.pool,
+            boot.providers,
+            boot.options,
+            environ,
+            self.report,
+            self._attachments.read,
+            self._clean.learn,
+        )
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -460,6 +448,19 @@ class Host:
 
     def _spawn(self, change: Coroutine[Any, Any, LlmError | None]) -> asyncio.Task[LlmError | None]:
         return self._tasks.create_task(change)
+
+
+def _core_of(boot: Boot, leases: Leases[PreparedCall], now_s: float) -> WorkerCore:
+    identity = WorkerIdentity(
+        boot.pool, boot.slot, boot.generation, os.getpid(), boot.token, boot.is_standby
+    )
+    return WorkerCore(
+        identity, now_s, boot.orphan_timeout_s, leases.ids, leases.holders, leases.clients
+    )
+
+
+def _draw_lease_id() -> LeaseId:
+    return LeaseId(os.urandom(LEASE_ID_BYTES))
 
 
 def _spans(boot: Boot, report: Callable[[str], None]) -> SpanSource | None:
