@@ -399,7 +399,7 @@ def test_what_is_no_process_counts_as_one_that_is_gone(loop: str) -> None:
     async def job() -> None:
         with watched() as it:
             is_over = threading.Event()
-            thread = threading.Thread(target=is_over.wait)
+            thread = threading.Thread(target=is_over.wait, daemon=True)
             thread.start()
             no_processes = [0, 2**31, 2**62, thread.native_id or 0]
             for pid in no_processes:
