@@ -155,11 +155,10 @@ async def test_an_adapter_that_does_harm_takes_nothing_down(
     broker: BrokerProcess, harm: str
 ) -> None:
     """Its own call fails with a clear code; a stream of the other worker loses nothing."""
-    await asyncio.to_thread(broker.until_ready, "bad")
-    async with trunkline.connect(broker.endpoint) as llm:
-        await _texts(
-            llm, "bad", "nothing", "Hello."
-        )  # a worker that serves has all its connections
+    for name in ("good", "bad"):
+        await asyncio.to_thread(broker.until_ready, name)
+        async with trunkline.connect(broker.endpoint) as llm:
+            await _texts(llm, name, "nothing", "Hello.")  # who serves has all its connections
     before = broker.worker_pids()["good"], rss_bytes(broker.pid), open_files(broker.pid)
     async with trunkline.connect(broker.endpoint) as llm:
         script = json.dumps({"script": {"chunks": PIECES, "pace_ms": 10, "chunk_chars": 8}})
