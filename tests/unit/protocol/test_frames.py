@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import FrozenInstanceError, fields
-from typing import get_args
+import re
+from dataclasses import MISSING, FrozenInstanceError, fields
+from typing import Any, get_args
 
 import pytest
 from trunkline_protocol import codec, frames, limits
@@ -36,6 +37,41 @@ def test_directions_are_those_of_the_spec() -> None:
     for head, direction in heads.items():
         line = section.split(head + ": `")[1].split("`")[0]
         assert set(line.split()) == {kind.decode() for kind in codec.DIRECTIONS[direction]}
+
+
+def _optional(key: str, default: object) -> str:
+    return key if default is MISSING else f"{key}?"
+
+
+def _said_of_fields() -> dict[str, list[str]]:
+    """Read the table of SPEC 2.3: kind, or list of a kind, to its fields."""
+    spec = (golden.VECTORS.parent / "SPEC.md").read_text(encoding="utf-8")
+    said: dict[str, list[str]] = {}
+    for line in spec.split("### 2.3 Fields")[1].split("## 3.")[0].splitlines():
+        head, row = line.split("|")[1:3] if line.startswith("|") else ("", "")
+        for name in re.findall(r"`\w+` of `\w+`", head) or re.findall(r"`\w+`", head):
+            assert name not in said
+            said[name] = re.findall(r"`([^`]+)`", row)
+    return said
+
+
+def test_the_spec_names_every_field() -> None:
+    """SPEC 2.3 has a row for each kind and each list of entries: fields, order, which may miss."""
+    known: dict[str, list[str]] = {}
+    for frame in golden.EXAMPLES:
+        kind = frame.KIND.decode()
+        spec = codec.DIRECTIONS[golden.directions(frame)[0]][frame.KIND]
+        known[f"`{kind}`"] = [_optional(item.key, item.default) for item in spec.fields]
+        for item in spec.fields:
+            if item.is_list:
+                entry = getattr(frame, item.attribute)[0]
+                keys: Any = golden.plain(entry)
+                known[f"`{item.key}` of `{kind}`"] = [
+                    _optional(key, part.default)
+                    for key, part in zip(keys, fields(entry), strict=True)
+                ]
+    assert {frame.KIND for frame in golden.EXAMPLES} == {frame.KIND for frame in ALL}
+    assert _said_of_fields() == known
 
 
 @pytest.mark.parametrize("frame", golden.EXAMPLES, ids=lambda f: f.KIND.decode())
