@@ -39,7 +39,7 @@ class Open:
         recovery: "none" or "policy" (SPEC 6).
         seen: the client has received chunks of this attempt, so it must not be started anew.
         lease: the prepared call to dispatch, if any.
-        retry_offer: after a broker restart, the retry state the client remembers (SPEC 6.4).
+        retry_offer: after a broker restart, the retry state the client remembers (SPEC 6).
         attachments: ids that the body's image blocks name (SPEC 7.1).
         traceparent: span of the application that asks (SPEC 3.1); empty: none.
     """

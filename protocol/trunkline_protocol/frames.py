@@ -177,7 +177,7 @@ class Bye:
 
 @record
 class Stopping:
-    """Broker → client: no new calls from now on; `final` when the process is about to end."""
+    """Broker → client: no new calls from now on; with `restart`, another broker takes over."""
 
     KIND: ClassVar[bytes] = b"STOPPING"
     reason: Text = ""
