@@ -126,7 +126,9 @@ def test_a_worker_gets_its_boot_document_and_little_else(loop: str) -> None:
     async def job() -> None:
         with watched() as it:
             body = """
-import json, os, sys, resource
+import json, os, sys, resource, time
+while resource.getrlimit(resource.RLIMIT_NOFILE)[0] != 64:  # set just after the start
+    time.sleep(0.005)
 fd = int(sys.argv[sys.argv.index("--boot-fd") + 1])
 document = json.loads(open(fd).read())
 print(json.dumps([sys.argv[1:3], document, sorted(os.environ), os.getsid(0) == os.getpid(),
@@ -453,9 +455,10 @@ def test_a_worker_may_have_limits_of_its_own(loop: str) -> None:
 
     async def job() -> None:
         body = """
-import json, resource
-print(json.dumps([resource.getrlimit(resource.RLIMIT_AS)[0],
-    resource.getrlimit(resource.RLIMIT_NOFILE)[0]]))
+import json, resource, time
+while resource.getrlimit(resource.RLIMIT_NOFILE)[0] != {files}:  # set just after the start
+    time.sleep(0.005)
+print(json.dumps([resource.getrlimit(resource.RLIMIT_AS)[0], {files}]))
 """
         for memory, files, wanted in (
             (512, 33, [512 << 20, 33]),
@@ -463,7 +466,7 @@ print(json.dumps([resource.getrlimit(resource.RLIMIT_AS)[0],
             (0, 0, [resource.RLIM_INFINITY, resource.getrlimit(resource.RLIMIT_NOFILE)[0]]),
         ):
             with watched() as it:
-                order = it.order(body)
+                order = it.order(body.format(files=wanted[1]))
                 limits = {"memory_limit_mib": memory, "open_files_limit": files}
                 it.processes.spawn(replace(order, spec=replace(order.spec, **limits)))
                 assert json.loads((await it.exited()).output_tail[-1]) == wanted
