@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import ssl
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, Self, cast
 
+from tests.support.timing import NotSoonEnoughError, until_async
+
 End = Literal["clean", "open", "reset", "cut"]
+TAKEN_S = 2.0
 
 
 @dataclass(slots=True)
@@ -191,7 +196,7 @@ class _Connection(asyncio.Protocol):
             await self._write(b"100\r\ndata: " if answer.chunked else b"")
             self._transport.close()
         elif answer.end == "reset":
-            await asyncio.sleep(0.05)  # what was written leaves before the reset drops it
+            await self._until_taken()  # a reset drops what the other end has not read yet
             self._reset()
         elif answer.chunked:
             await self._write(b"0\r\n\r\n")
@@ -203,11 +208,39 @@ class _Connection(asyncio.Protocol):
         await asyncio.sleep(0)
         await self._can_write.wait()
 
+    async def _until_taken(self) -> None:
+        """Wait until the other end has read all; one that does not read is not waited for long."""
+        here = self._transport.get_extra_info("sockname")
+        there = self._transport.get_extra_info("peername")
+
+        def is_taken() -> bool:
+            return not self._transport.get_write_buffer_size() and not _is_under_way(here, there)
+
+        with contextlib.suppress(NotSoonEnoughError):
+            await until_async(is_taken, TAKEN_S)
+
     def _reset(self) -> None:
         """Close with a TCP reset instead of an orderly end."""
         sock: socket.socket = self._transport.get_extra_info("socket")
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._transport.abort()
+
+
+def _is_under_way(here: tuple[str, int], there: tuple[str, int]) -> bool:
+    """Tell whether the kernel holds bytes from here that were not read there; both on this host."""
+    ends = {_end(here): _end(there), _end(there): _end(here)}
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, remote, _, queues, *_ = line.split()
+        if ends.get(local) == remote:
+            sending, received = (int(size, 16) for size in queues.split(":"))
+            if sending if local == _end(here) else received:
+                return True
+    return False
+
+
+def _end(address: tuple[str, int]) -> str:
+    """Return an IPv4 address as the kernel's table has it."""
+    return f"{int.from_bytes(socket.inet_aton(address[0]), 'little'):08X}:{address[1]:04X}"
 
 
 def _head(answer: Answer, *, has_body: bool) -> bytes:
