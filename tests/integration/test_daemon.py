@@ -23,7 +23,7 @@ from tests.support.broker import (
     run_directory,
     running_broker,
 )
-from tests.support.processes import cpu_s, is_alive, open_files, rss_bytes
+from tests.support.processes import cpu_s, has_its_ledger, is_alive, open_files, rss_bytes
 from tests.support.raw_peer import RawClient
 from tests.support.timing import SLOW, until
 
@@ -235,6 +235,7 @@ def test_nonsense_on_any_socket_is_survived(
     rng = random.Random(name)  # noqa: S311  # repeatable, not secret
     kinds = sorted(DIRECTIONS[direction])
     with running_broker(ONLY_BROKER) as broker:
+        until(lambda: has_its_ledger(broker.pid), 20)
         files, memory = open_files(broker.pid), rss_bytes(broker.pid)
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         fool = context.socket(zmq.DEALER)

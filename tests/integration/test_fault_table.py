@@ -26,7 +26,14 @@ import trunkline
 import zmq
 
 from tests.support.broker import BrokerProcess, running_broker
-from tests.support.processes import cpu_s, is_alive, open_files, rss_bytes, with_environment
+from tests.support.processes import (
+    cpu_s,
+    has_its_ledger,
+    is_alive,
+    open_files,
+    rss_bytes,
+    with_environment,
+)
 from tests.support.timing import SLOW, until, until_async
 
 pytestmark = pytest.mark.integration
@@ -294,6 +301,7 @@ async def test_nonsense_on_every_socket_harms_no_stream(serving: BrokerProcess) 
     paths = serving.paths
     async with trunkline.connect(serving.endpoint) as llm:
         stream = asyncio.ensure_future(played(llm, asked(chunks=300, pace_ms=10)))
+        await until_async(lambda: has_its_ledger(serving.pid), 20)
         files, memory = open_files(serving.pid), rss_bytes(serving.pid)
         for path in paths.sockets:
             await asyncio.to_thread(_abuse, path)

@@ -14,7 +14,13 @@ import pytest
 import trunkline
 
 from tests.support.broker import BrokerProcess, running_broker
-from tests.support.processes import is_alive, open_files, rss_bytes, with_environment
+from tests.support.processes import (
+    has_its_ledger,
+    is_alive,
+    open_files,
+    rss_bytes,
+    with_environment,
+)
 from tests.support.timing import SLOW, until, until_async
 from tests.support.wheels import a_wheel, worker_venv
 
@@ -147,6 +153,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BrokerProcess]:
     with running_broker(CONFIG.format(path=path), {"PYTHONWARNINGS": ""}) as running:
         running.until_ready("good")
         running.until_ready("bad")
+        until(lambda: has_its_ledger(running.pid), 20)
         yield running
 
 
