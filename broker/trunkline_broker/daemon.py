@@ -137,7 +137,7 @@ class Daemon:
         self._cleanup = contextlib.ExitStack()
         try:
             self._open()
-        except BaseException:
+        except BaseException:  # whatever it was: what is open already is closed
             self.close()
             raise
 

@@ -145,7 +145,7 @@ class ListenedStream(Stream):
                     self._abandon()
                 raise
             return _END
-        except BaseException:
+        except BaseException:  # a cancel too: the provider is not read on
             self._abandon()
             raise
         finally:

@@ -76,7 +76,7 @@ class SyncRuntime:
         portal = self._portal = Portal()
         try:
             portal.run(self._runtime.__aenter__)
-        except BaseException:
+        except BaseException:  # Ctrl-C too: its thread ends
             self._is_closed = True
             portal.close()
             raise

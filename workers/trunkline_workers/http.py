@@ -128,7 +128,7 @@ class HttpClient:
         response = HttpResponse(exchange, clocks, watchdog)
         try:
             await response.receive_head()
-        except BaseException:
+        except BaseException:  # a cancel too: the connection is closed
             await response.close()
             raise
         return response

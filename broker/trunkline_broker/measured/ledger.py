@@ -129,7 +129,7 @@ class Ledger:
         self._db = sqlite3.connect(path, timeout=_BUSY_MS / 1000, isolation_level=None)
         try:
             self._prepare(mib)
-        except BaseException:
+        except BaseException:  # whatever it was: no handle stays open
             self._db.close()
             raise
 
@@ -217,7 +217,7 @@ class Ledger:
         try:
             yield
             self._db.execute("COMMIT")
-        except BaseException:
+        except BaseException:  # whatever it was: no half transaction stays
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             raise
