@@ -26,11 +26,12 @@ FRAMES ?= 1000000
 BREAK ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format bench bench-peers bench-guard conformance field fuzz chaos coverage docs release audit deploy-check clean
+.PHONY: help demo test test-random check format bench bench-peers bench-guard conformance field fuzz chaos coverage docs release audit deploy-check clean
 
 help:
 	@echo "make demo [DEMO=--help]       the main job, shown: four agents, one model, two swaps"
 	@echo "make test                     every test but live, bench and long chaos"
+	@echo "make test-random              property tests with new examples at each run"
 	@echo "make library                  pydantic-ai in a venv of its own, for its tests"
 	@echo "make check                    format, lint, import contracts, types"
 	@echo "make bench                    measure all, write docs/benchmarks.md"
@@ -90,10 +91,17 @@ $(VENV)/.bench: pyproject.toml $(VENV)/.installed
 demo: local
 	@$(BIN)/python -m demo $(DEMO)
 
+# Both halves run, whatever the first one ends with: a failure must not hide another.
 test: local library
-	@$(BIN)/python -m pytest -q $(PARALLEL)
-	@test ! -e $(LIBRARY)/.installed || $(LIBRARY)/bin/python -m pytest -q $(PARALLEL) -k ydantic \
-	  tests/contract tests/integration/test_pydantic_ai*.py
+	@status=0; \
+	$(BIN)/python -m pytest -q $(PARALLEL) || status=1; \
+	test ! -e $(LIBRARY)/.installed || $(LIBRARY)/bin/python -m pytest -q $(PARALLEL) -k ydantic \
+	  tests/contract tests/integration/test_pydantic_ai*.py || status=1; \
+	exit $$status
+
+# Property tests with other examples at each run, and ten times as many of them.
+test-random: local
+	@HYPOTHESIS_PROFILE=random $(BIN)/python -m pytest -q $(PARALLEL) tests/property tests/unit
 
 check: $(VENV)/.installed
 	@$(BIN)/ruff format --check --quiet .

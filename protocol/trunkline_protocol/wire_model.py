@@ -86,7 +86,12 @@ class WireModel(BaseModel):
 
 
 def first_error(exc: ValidationError) -> str:
-    """Say what is wrong first and where; never shows the value, which may be a prompt."""
+    """Describe the first error and its place; the value stays out, since it may be a prompt."""
     error = exc.errors(include_url=False, include_context=False, include_input=False)[0]
-    path = ".".join(str(part) for part in error["loc"])
-    return f"{path}: {error['msg']}" if path else error["msg"]
+    place, message = error["loc"], error["msg"]
+    if error["type"] == "string_unicode":
+        # pydantic reports this for undeclared keys only, and adds the tag of an open union.
+        place = place[:-1] if place[-1:] == ("unknown",) else place
+        message = "a key is not valid Unicode: it contains a lone surrogate"
+    path = ".".join(str(part) for part in place)
+    return f"{path}: {message}" if path else message

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from trunkline_protocol.classify import (
@@ -37,7 +38,9 @@ json_values: st.SearchStrategy[Any] = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(texts, inner, max_size=3),
     max_leaves=6,
 )
-extras = st.dictionaries(texts.map(lambda key: f"x-{key}"), json_values, max_size=2)
+# Keys that no model declares must be valid Unicode; texts may hold lone surrogates.
+keys = st.text(max_size=8).map(lambda key: f"x-{key}")
+extras = st.dictionaries(keys, json_values, max_size=2)
 leaf_blocks = st.one_of(
     st.builds(lambda text, more: {**more, "type": "text", "text": text}, texts, extras),
     st.builds(lambda text: {"type": "reasoning", "text": text}, texts),
@@ -106,6 +109,32 @@ def test_a_request_crosses_the_wire_unchanged(data: dict[str, Any]) -> None:
     back = options_from_wire(options_to_wire(options))
     assert back == options
     assert repr(back.to_dict()) == repr(options.to_dict())
+
+
+@pytest.mark.parametrize(
+    ("path", "place"),
+    [
+        ((), ""),
+        (("messages", 0), "messages.0: "),
+        (("messages", 0, "source"), "messages.0.source: "),
+        (("messages", 0, "content", 0), "messages.0.content.0: "),
+        (("tools", 0), "tools.0: "),
+    ],
+)
+def test_a_key_with_half_a_character_is_refused_by_its_place(
+    path: tuple[str | int, ...], place: str
+) -> None:
+    """An undeclared key with a lone surrogate ends in an error that names the map it is in."""
+    message = {"id": "1", "role": "user", "content": [{"type": "chart"}], "source": {"kind": "x"}}
+    tool = {"name": "t", "description": "", "parameters": {}}
+    data: Any = {"provider": "p", "model": "m", "messages": [message], "tools": [tool]}
+    where = data
+    for step in path:
+        where = where[step]
+    where["x-\ud800"] = 1
+    with pytest.raises(ValueError, match="not valid Unicode") as raised:
+        GenerateOptions.from_dict(data)
+    assert str(raised.value).startswith(f"{place}a key is not valid Unicode")
 
 
 @given(st.binary(max_size=60))
