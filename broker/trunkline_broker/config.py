@@ -116,6 +116,8 @@ class BrokerSection(_Section):
         drain_s: time running calls get when the broker stops.
         orphan_timeout_s: how long workers and clients wait for a broker.
         accept_manual: workers that the broker did not start may register pools of their own.
+        liveness_s: a worker of this host that sends no frame for so long is killed, unless it
+            was runnable and got no CPU. 2 to 600 seconds; workers send a heartbeat each second.
         max_clients: most client processes at once.
         max_calls_per_client: most open calls of one client.
         max_calls_per_worker: most open calls of one worker.
@@ -149,6 +151,7 @@ class BrokerSection(_Section):
     drain_s: Seconds = 30.0
     orphan_timeout_s: Period = limits.ORPHAN_TIMEOUT_S
     accept_manual: bool = True
+    liveness_s: Annotated[float, Field(ge=2, le=600)] = limits.LEASE_S
     max_clients: Count = limits.MAX_CLIENTS
     max_calls_per_client: Annotated[int, Field(ge=1, le=limits.MAX_OPEN_CALLS_PER_CLIENT)] = (
         limits.MAX_OPEN_CALLS_PER_CLIENT
@@ -297,6 +300,7 @@ class Settings(BaseModel):
             max_calls_per_client=self.broker.max_calls_per_client,
             max_calls_per_worker=self.broker.max_calls_per_worker,
             orphan_timeout_s=self.broker.orphan_timeout_s,
+            lease_s=self.broker.liveness_s,
             access=self.access(),
             attachments_dir=str(self.attachments_dir),
             attachments_bytes=self.broker.attachments_mib * _MIB,

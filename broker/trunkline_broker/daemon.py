@@ -36,6 +36,7 @@ from trunkline_broker.core import effects as do
 from trunkline_broker.core import events as said
 from trunkline_broker.core.broker import Broker
 from trunkline_broker.core.specs import AliveWorker, BrokerSpec
+from trunkline_broker.cpu_looks import look_at
 from trunkline_broker.door import Door
 from trunkline_broker.hints import Hint, read_hints
 from trunkline_broker.key_files import KeyFileError
@@ -370,6 +371,7 @@ class Daemon:
             do.NoteUnseen: processes.note_unseen,
             do.Forget: processes.forget,
             do.Signal: processes.signal,
+            do.LookAtWorker: lambda e: self.report(said.WorkerLooked(e.generation, look_at(e.pid))),
             do.WatchClient: lambda e: processes.watch_client(e.pid),
             do.UnwatchClient: lambda e: processes.unwatch_client(e.pid),
             **dict.fromkeys(get_args(do.AttachmentEffect), self._attachments.perform),

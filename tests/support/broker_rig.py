@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, cast
 
 from trunkline_broker.core import events
 from trunkline_broker.core.broker import Broker
+from trunkline_broker.core.cpu import CpuLook
 from trunkline_broker.core.effects import (
     Effect,
     Exit,
+    LookAtWorker,
     SendStatus,
     SendToClient,
     SendToWorker,
@@ -68,6 +70,8 @@ class Rig:
     Attributes:
         now_s: the clock.
         effects: effects of the last event.
+        look: answers `LookAtWorker`; by default the kernel tells nothing.
+        answers_looks: `False`: the shell never answers.
     """
 
     def __init__(
@@ -89,6 +93,8 @@ class Rig:
         """
         self.now_s = 100.0
         self.effects: list[Effect] = []
+        self.answers_looks = True
+        self.look: Callable[[Generation], CpuLook | None] = lambda _: None
         self.spec = BrokerSpec(
             pools=pools or (a_pool(),), lane="ipc://lane", workers_lane="ipc://workers", **spec
         )
@@ -119,6 +125,10 @@ class Rig:
     def tell(self, event: events.Event) -> list[Effect]:
         """Hand in one event; frames must survive the wire."""
         self.effects = self.broker.handle(event, self.now_s)
+        looks = [e for e in self.effects if isinstance(e, LookAtWorker)]
+        for look in looks if self.answers_looks else ():
+            answer = events.WorkerLooked(look.generation, self.look(look.generation))
+            self.effects += self.broker.handle(answer, self.now_s)
         for effect in self.effects:
             if isinstance(effect, SendToClient):
                 parts = encode(effect.frame)

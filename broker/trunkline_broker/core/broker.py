@@ -141,6 +141,8 @@ class Broker:
                 self._staffing.on_exited(
                     event.generation, event.exit_text, event.output_tail, now_s
                 )
+            case events.WorkerLooked(generation, look):
+                self._staffing.leases.on_looked(generation, look, now_s)
             case events.StrayLaneFrames(count):
                 self._hub.count("stray_lane_frames", count)
             case events.StopRequested(restart, drain_s):

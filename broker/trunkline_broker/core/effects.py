@@ -135,6 +135,18 @@ class Signal:
 
 
 @record
+class LookAtWorker:
+    """Read how much CPU a worker got; `WorkerLooked` follows before any other event.
+
+    Attributes:
+        pid: its process on this host, above 0.
+    """
+
+    generation: Generation
+    pid: int
+
+
+@record
 class WatchClient:
     """Report `ClientExited` when this process ends (at once, if it is gone)."""
 
@@ -298,6 +310,7 @@ Effect = (
     | NoteUnseen
     | Forget
     | Signal
+    | LookAtWorker
     | WatchClient
     | UnwatchClient
     | AttachmentEffect

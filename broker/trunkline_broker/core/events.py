@@ -12,6 +12,7 @@ from trunkline_protocol.frames import ClientFrame, WorkerFrame
 from trunkline_protocol.ids import Generation, PoolName, QueryId
 from trunkline_protocol.record import record
 
+from trunkline_broker.core.cpu import CpuLook
 from trunkline_broker.core.specs import AccessSpec, AliveWorker, PoolSpec, StoredAttachment
 
 
@@ -132,6 +133,18 @@ class ProcessExited:
     generation: Generation
     exit_text: str
     output_tail: tuple[str, ...] = ()
+
+
+@record
+class WorkerLooked:
+    """The answer to `LookAtWorker`.
+
+    Attributes:
+        look: `None`: the process is gone, or the kernel does not tell.
+    """
+
+    generation: Generation
+    look: CpuLook | None
 
 
 @record
@@ -265,6 +278,7 @@ Event = (
     | ProcessSpawned
     | SpawnFailed
     | ProcessExited
+    | WorkerLooked
     | StrayLaneFrames
     | Ticked
     | StopRequested

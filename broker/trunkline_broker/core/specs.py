@@ -108,6 +108,8 @@ class BrokerSpec:
         workers_lane: address of the lane that `REGISTERED` tells workers.
         accept_manual: workers that the broker did not start may make pools of their own.
         drain_s: what running calls get when the broker stops and whoever asks names no time.
+        lease_s: for how long a worker of this host may send nothing before it counts as hung. Time
+            that it waits for CPU is not counted.
         queue_bytes: most bytes of bodies that wait, all queues together.
         prepared_s: what a prepared call of an older broker is held for at most.
         remote_lease_s: liveness of workers on other hosts, whose links may drop for a while.

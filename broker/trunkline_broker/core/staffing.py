@@ -15,7 +15,7 @@ from trunkline_protocol.secret import SecretBytes
 from trunkline_broker.core.effects import Forget, Signal, Spawn
 from trunkline_broker.core.endings import Endings
 from trunkline_broker.core.hub import Hub, Timer, WorkerLost, WorkerServed
-from trunkline_broker.core.liveness import lease_ends_s
+from trunkline_broker.core.liveness import WorkerLeases
 from trunkline_broker.core.specs import PoolSpec
 from trunkline_broker.core.supervision import Pool, Slot
 from trunkline_broker.core.workers import Worker, WorkerState
@@ -31,6 +31,7 @@ class Staffing:
     def __init__(self, hub: Hub, endings: Endings) -> None:
         self._hub = hub
         self._endings = endings
+        self.leases = WorkerLeases(hub, self.kill)
 
     def fill(self, pool: Pool, now_s: float, taken: Collection[tuple[PoolName, int]] = ()) -> None:
         """Start a worker in every configured slot that has none, is not down and not taken.
@@ -86,7 +87,7 @@ class Staffing:
         """A worker's first registrations are checked: its lease starts, and maybe its service."""
         hub = self._hub
         hub.deadlines.clear((Timer.START, worker.generation))
-        self.renew_lease(worker, now_s)
+        self.leases.renew(worker, now_s)
         slot = self.slot_of(worker)
         pool = hub.pools.get(worker.pool)
         if pool is not None:
@@ -110,13 +111,6 @@ class Staffing:
                     self._serve(worker, slot, now_s)
                 else:
                     self.drain(worker, now_s)
-
-    def renew_lease(self, worker: Worker, now_s: float) -> None:
-        """Start the liveness lease of a worker anew."""
-        worker.heard_s = now_s
-        self._hub.deadlines.set(
-            (Timer.LEASE, worker.generation), lease_ends_s(worker, self._lease_s(worker))
-        )
 
     def drain(self, worker: Worker, now_s: float) -> None:
         """Let a worker finish what it holds, by the deadline of its pool, and then leave."""
@@ -208,18 +202,6 @@ class Staffing:
         timeout_s = worker.spec.start_timeout_s
         self.oust(worker, worker.trouble or f"not ready within {timeout_s:g} s", now_s)
 
-    def on_lease_due(self, generation: Generation, now_s: float) -> None:
-        """Kill a worker that was silent for its whole lease; look again where it was not."""
-        worker = self._hub.workers.get(generation)
-        if worker is None:
-            raise AssertionError("a worker that goes clears its deadlines")
-        lease_s = self._lease_s(worker)
-        ends_s = lease_ends_s(worker, lease_s)
-        if ends_s > now_s:
-            self._hub.deadlines.set((Timer.LEASE, generation), ends_s)
-        else:
-            self.kill(worker, f"no frame for {lease_s:g} s", now_s)
-
     def on_drain_due(self, generation: Generation, now_s: float) -> None:
         """End what a draining worker still holds at its deadline."""
         worker = self._hub.workers.get(generation)
@@ -297,9 +279,6 @@ class Staffing:
             for worker in workers:
                 if worker is not None:
                     self.drain(worker, now_s)
-
-    def _lease_s(self, worker: Worker) -> float:
-        return self._hub.spec.remote_lease_s if worker.is_remote else self._hub.spec.lease_s
 
     def _is_next(self, worker: Worker, slot: Slot) -> bool:
         """Tell whether this worker takes over the slot now that it is ready."""

@@ -34,7 +34,7 @@ class Timers:
         # Names are typed by their timer only; each function takes what its timer is set with.
         self._on_due: Final[dict[Timer, Callable[[Any, float], None]]] = {
             Timer.START: staffing.on_start_due,
-            Timer.LEASE: staffing.on_lease_due,
+            Timer.LEASE: staffing.leases.on_due,
             Timer.DRAIN: staffing.on_drain_due,
             Timer.KILL: staffing.on_kill_due,
             Timer.RESTART: staffing.on_restart_due,

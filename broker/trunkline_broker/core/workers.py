@@ -22,6 +22,7 @@ from trunkline_protocol.ids import CallId, Generation, LeaseId, PoolName, QueryI
 from trunkline_protocol.secret import SecretBytes
 
 from trunkline_broker.core.calls import Call
+from trunkline_broker.core.cpu import CpuLook
 from trunkline_broker.core.registry import EMPTY_OFFER, Offer
 from trunkline_broker.core.specs import PoolSpec
 
@@ -50,6 +51,23 @@ _LEGAL: Final = {
 }
 
 
+@dataclass(slots=True)
+class Doubt:
+    """A silence of a worker that has lasted for most of its lease.
+
+    Attributes:
+        heard_s: `Worker.heard_s` when it began; another value there ends it.
+        look: the last look at the process, if the kernel told anything.
+        is_asked: a look was asked for and has not been answered.
+        starved_s: seconds that were given back so far.
+    """
+
+    heard_s: float
+    look: CpuLook | None = None
+    is_asked: bool = False
+    starved_s: float = 0.0
+
+
 @dataclass(slots=True, eq=False)
 class Worker:
     """One worker process.
@@ -70,7 +88,8 @@ class Worker:
         leases: prepared calls it holds.
         queries: questions it was asked.
         queries_high_water: the most there ever were at once.
-        heard_s: last frame from it.
+        heard_s: last frame from it, plus what its lease was extended by since.
+        doubt: set while it has been silent for most of its lease.
         unheard_bytes: of requests that were handed to it since.
         unheard_high_water: the most there ever were.
         trouble: why it is being stopped or was refused; part of the report of its exit.
@@ -99,6 +118,7 @@ class Worker:
     queries: set[QueryId] = field(default_factory=set[QueryId])
     queries_high_water: int = 0
     heard_s: float = 0.0
+    doubt: Doubt | None = None
     unheard_bytes: int = 0
     unheard_high_water: int = 0
     load: Mapping[str, Any] = field(default_factory=dict[str, Any])

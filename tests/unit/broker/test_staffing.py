@@ -339,7 +339,7 @@ def test_a_swap_in_a_pool_that_is_down_serves_again() -> None:
     assert new.got(frames.Start)
 
 
-@pytest.mark.parametrize("method", ["on_kill_due", "on_start_due", "on_lease_due", "on_drain_due"])
+@pytest.mark.parametrize("method", ["on_kill_due", "on_start_due", "on_drain_due"])
 def test_a_deadline_without_its_worker_is_a_defect(method: str) -> None:
     """Removing a worker clears its deadlines."""
     with pytest.raises(AssertionError):
