@@ -1,21 +1,27 @@
-"""The scripted adapter in a worker that ignores credit: `BREAK=credit`."""
+"""The scripted adapter in a worker that lacks a rule: `BREAK=credit` or `BREAK=wakeup`."""
 
 from __future__ import annotations
 
+import os
+
 from trunkline_workers.adapters.scripted.adapter import ScriptedAdapter
 from trunkline_workers.core.attempt import Attempt
+
+from tests.chaos.breaks import VARIABLE, break_worker
 
 _PLENTY = 1 << 40
 
 
 class BrokenAdapter(ScriptedAdapter):
-    """Plays scripts; every attempt of this process believes to have credit without end."""
+    """Plays scripts in a process that lacks a rule."""
 
 
 def _take_window(self: Attempt, _: int) -> None:
     del self
 
 
-# An attempt's window is set from frames of the broker: whatever they say, it stays this large.
-Attempt.window_chunks = property(lambda _: _PLENTY, _take_window)  # type: ignore[assignment]
-Attempt.window_bytes = property(lambda _: _PLENTY, _take_window)  # type: ignore[assignment]
+break_worker()
+if os.environ.get(VARIABLE, "") == "credit":
+    # An attempt's window is set from frames of the broker: whatever they say, it stays this large.
+    Attempt.window_chunks = property(lambda _: _PLENTY, _take_window)  # type: ignore[assignment]
+    Attempt.window_bytes = property(lambda _: _PLENTY, _take_window)  # type: ignore[assignment]

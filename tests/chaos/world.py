@@ -316,7 +316,7 @@ async def a_world(number: int, book: Book, seed: int, broken: str) -> AsyncItera
 
 def _config(root: Path, broken: str) -> str:
     adapter = "scripted"
-    if broken == "credit":
+    if broken in {"credit", "wakeup"}:
         adapter = f"{Path(__file__).with_name('broken_worker.py')}:BrokenAdapter"
     return _CONFIG.format(
         adapter=adapter, world=WORLD_VARIABLE, broken=VARIABLE, journal=root / "journal"

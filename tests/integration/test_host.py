@@ -37,10 +37,10 @@ from trunkline_protocol.frames import (
     Start,
     Who,
 )
-from trunkline_protocol.ids import Epoch, Generation, LeaseId, PoolName, QueryId
+from trunkline_protocol.ids import CallId, Epoch, Generation, LeaseId, PoolName, QueryId
 from trunkline_workers.adapters.scripted.script import script_from_map
 from trunkline_workers.boot import Boot
-from trunkline_workers.core.effects import Effect
+from trunkline_workers.core.effects import Effect, Pull, Stop
 from trunkline_workers.core.link import EXIT_CONFIG, EXIT_ORPHANED, EXIT_REFUSED
 from trunkline_workers.host import Host
 from trunkline_workers.loader import load_entry
@@ -269,6 +269,43 @@ async def test_queries_and_a_prepared_call() -> None:
         assert await ask(worker, "listModels", number=2)
 
 
+_SLOW_TO_END = """
+import asyncio
+from trunkline_workers.adapters.scripted.adapter import ScriptedAdapter
+
+class SlowToEnd(ScriptedAdapter):
+    asked = 0
+
+    async def list_models(self, provider):
+        self.asked += 1
+        if self.asked > 1:
+            return await super().list_models(provider)
+        try:
+            print("asked", flush=True)
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.Event().wait()
+"""
+
+
+async def test_a_query_asked_again_while_its_cancelled_answer_ends_is_answered(
+    tmp_path: Path,
+) -> None:
+    """The adapter holds up the end of the cancelled answer for ever; the new one need not wait."""
+    code = tmp_path / "slow.py"
+    code.write_text(_SLOW_TO_END)
+    async with a_worker(adapter=f"{code}:SlowToEnd") as worker:
+        query = Query(QueryId(b"q" * 16), "listModels", "scripted")
+        await worker.broker.send(query)
+        await until_async(lambda: "asked" in worker.output)
+        await worker.broker.send(QueryCancel(query.query))
+        await worker.broker.send(query)
+        reply = await worker.broker.receive(Reply)
+        assert [model["id"] for model in unpack_body(reply.body)] == ["scripted"]
+        await worker.broker.send(Bye())
+        assert await worker.exited() == 0
+
+
 async def test_a_plugin_registers_several_adapters_directory_and_discovery() -> None:
     with run_directory() as place:
         file = place / "plugin.py"
@@ -448,6 +485,12 @@ async def test_a_broken_invariant_of_our_own_ends_the_process(
         with pytest.raises(AssertionError, match="ours"):
             await running
         broker.close()
+
+
+def test_an_effect_for_a_puller_that_is_gone_is_counted() -> None:
+    host = Host(Boot("ipc:///nowhere", PoolName("p"), "scripted"), load_entry("scripted"), {})
+    host._perform([Pull(CallId(b"g" * 16), 0), Stop(CallId(b"g" * 16), 0)])
+    assert host._counters["effects_without_puller"] == 2
 
 
 async def test_what_an_adapter_prints_is_in_the_log_without_the_key(tmp_path: Path) -> None:

@@ -53,6 +53,7 @@ class WorkerCallsMachine(RuleBasedStateMachine):
         self.begins = 0
         self.is_finished = self.is_stopped = self.is_over = False
         self.is_waiting = False  # as the puller does, once it finds no room
+        self.is_woken = False  # and what it has been told since
         self.ended: list[Ended] = []
 
     # --- effects -----------------------------------------------------------------------------
@@ -72,8 +73,7 @@ class WorkerCallsMachine(RuleBasedStateMachine):
                 case Pull():
                     assert not self.is_finished
                     assert not self.is_stopped
-                    assert self.calls.may_pull(CALL, self.attempt)
-                    self.is_waiting = False
+                    self.is_woken = True
                 case _:
                     pass
 
@@ -124,7 +124,14 @@ class WorkerCallsMachine(RuleBasedStateMachine):
         self.said += chunks
         arrays = [chunk.to_array() for chunk in chunks]
         self.perform(self.calls.on_chunks(CALL, self.attempt, arrays, self.now_s))
-        self.is_waiting = not self.calls.may_pull(CALL, self.attempt)
+        self.is_waiting = not self.calls.ask_room(CALL, self.attempt)
+
+    @precondition(lambda self: self.is_woken)
+    @rule()
+    def wake(self) -> None:
+        """The puller wakes, at any time after it was told, and asks again."""
+        self.is_woken = False
+        self.is_waiting = not self.calls.ask_room(CALL, self.attempt)
 
     @precondition(lambda self: self._may_say())
     @rule(count=st.integers(0, 3))
@@ -229,8 +236,8 @@ class WorkerCallsMachine(RuleBasedStateMachine):
     @invariant()
     def credit_that_comes_back_is_told(self) -> None:
         is_running = not (self.is_over or self.is_finished or self.is_stopped)
-        if is_running and self.is_waiting:
-            assert not self.calls.may_pull(CALL, self.attempt)
+        if is_running and self.is_waiting and self.calls.room(CALL, self.attempt):
+            assert self.is_woken
 
     @invariant()
     def one_item_waits_at_most(self) -> None:

@@ -368,7 +368,7 @@ class _Adapter:
         world = self.world
         if (self.call, self.attempt) not in world.worker.running():
             return
-        if not world.worker.may_pull(self.call, self.attempt):
+        if not world.worker.ask_room(self.call, self.attempt):
             self.is_asleep = True
             return
         reader = world.readers[self.call]

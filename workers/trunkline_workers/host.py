@@ -124,6 +124,7 @@ class Host:
         self._dispatcher = Dispatcher(self._runtime, self._queries, self._attachments.ensure)
         self._pullers: dict[_Key, tuple[Puller, asyncio.Task[None]]] = {}
         self._answers: dict[QueryId, asyncio.Task[None]] = {}
+        self._dropped: set[asyncio.Task[None]] = set()  # answers that were cancelled and still run
         self._decisions: dict[int, asyncio.Future[Resolve]] = {}
         self._exit_code = 0
         self._exit_reason = ""
@@ -215,7 +216,8 @@ class Host:
         """
         for future in self._decisions.values():
             future.cancel()
-        tasks = [*(task for _, task in self._pullers.values()), *self._answers.values()]
+        pulling = (task for _, task in self._pullers.values())
+        tasks = [*pulling, *self._answers.values(), *self._dropped]
         if self._opening is not None:
             tasks.append(self._opening)
         for task in tasks:
@@ -283,9 +285,9 @@ class Host:
 
     # --- the sink of the pullers ---------------------------------------------------------------
 
-    def room(self, call: CallId, attempt: int) -> int:
-        """Tell how many chunks may be pulled now."""
-        return self._core.room(call, attempt)
+    def ask_room(self, call: CallId, attempt: int) -> int:
+        """Return how many chunks may be pulled now; after 0 the puller counts as waiting."""
+        return self._core.ask_room(call, attempt)
 
     def push(self, call: CallId, attempt: int, arrays: Sequence[Sequence[Any]]) -> int:
         """Send chunks, or let them wait for credit; returns the room that is left."""
@@ -317,7 +319,7 @@ class Host:
                 case SendControl():
                     self._control.send(effect.frame)
                 case Pull():
-                    self._pullers[effect.call, effect.attempt][0].on_credit()
+                    self._wake((effect.call, effect.attempt))
                 case Begin():
                     self._begin(effect.start)
                 case Stop():
@@ -327,7 +329,7 @@ class Host:
                 case _:
                     self._perform_rare(effect)
 
-    def _perform_rare(self, effect: LinkEffect) -> None:  # noqa: C901  one row per effect
+    def _perform_rare(self, effect: LinkEffect) -> None:
         match effect:
             case ConnectLane():
                 told = lane_address(effect.endpoint, self._boot.control)
@@ -341,11 +343,7 @@ class Host:
             case Answer():
                 self._answer(effect.query)
             case DropAnswer():
-                task = self._answers.get(effect.query)
-                if task is not None:
-                    task.cancel()
-                else:
-                    self._leases.release_of(effect.query)
+                self._drop_answer(effect.query)
             case TakeReply():
                 self._asker.on_reply(effect.reply)
             case UseAttachments():
@@ -383,9 +381,17 @@ class Host:
             counts = None if usage is None else usage.to_dict()
             self._core.calls.note(frame.call, frame.attempt, counts, request)
 
+    def _wake(self, key: _Key) -> None:
+        found = self._pullers.get(key)
+        if found is None:
+            self._count("effects_without_puller")
+            return
+        found[0].on_credit()
+
     def _stop(self, key: _Key) -> None:
         found = self._pullers.get(key)
         if found is None:
+            self._count("effects_without_puller")
             return
         task = found[1]
         task.cancel()
@@ -403,16 +409,31 @@ class Host:
         self._answers[query.query] = task
         task.add_done_callback(lambda ended: self._forget_answer(query.query, ended))
 
+    def _drop_answer(self, query: QueryId) -> None:
+        """Cancel an answer. The same question asked again is worked out anew at once.
+
+        The adapter may take its time to end the cancelled answer, or ignore the cancel.
+        """
+        task = self._answers.pop(query, None)
+        if task is None:
+            self._leases.release_of(query)
+        else:
+            task.cancel()
+            self._dropped.add(task)
+
     def _send_query(self, query: Query) -> None:
         self._control.send(query)
 
     async def _send_answer(self, query: Query) -> None:
         reply = await self._queries.answer(query)
-        # Before the reply is sent: whoever asks again after it is answered again.
+        if asyncio.current_task() in self._dropped:
+            return  # the cancel was ignored; a question asked again has an answer of its own
+        # Before the reply is sent: a question that is asked again after it is answered again.
         self._answers.pop(query.query, None)
         self._control.send(reply)
 
     def _forget_answer(self, query: QueryId, ended: asyncio.Task[None]) -> None:
+        self._dropped.discard(ended)
         if self._answers.get(query) is ended:
             del self._answers[query]
 

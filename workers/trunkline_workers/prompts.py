@@ -113,8 +113,8 @@ class _Tap:
         self._log = log
         self._inner = inner
 
-    def room(self, call: CallId, attempt: int) -> int:
-        return self._inner.room(call, attempt)
+    def ask_room(self, call: CallId, attempt: int) -> int:
+        return self._inner.ask_room(call, attempt)
 
     def push(self, call: CallId, attempt: int, arrays: Sequence[Sequence[Any]]) -> int:
         self._log.chunks((call, attempt), arrays)

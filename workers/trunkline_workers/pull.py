@@ -33,8 +33,8 @@ ChunkStream = AsyncIterator[StreamChunk | list[StreamChunk]]
 class ChunkSink(Protocol):
     """What a puller needs of the host."""
 
-    def room(self, call: CallId, attempt: int) -> int:
-        """Tell how many chunks may be pulled now."""
+    def ask_room(self, call: CallId, attempt: int) -> int:
+        """Return how many chunks may be pulled now; after 0 the puller counts as waiting."""
         ...
 
     def push(self, call: CallId, attempt: int, arrays: Sequence[Sequence[Any]]) -> int:
@@ -97,7 +97,7 @@ class Puller:
         return self._guard.usage
 
     def on_credit(self) -> None:
-        """Go on: credit came back."""
+        """Ask for room again; a call that comes twice, or when nothing waits, changes nothing."""
         if self._credit is not None and not self._credit.done():
             self._credit.set_result(None)
 
@@ -147,7 +147,7 @@ class Puller:
                 self._loop.call_soon(self._flush_turn)
 
     async def _wait_for_credit(self) -> None:
-        while (room := self._sink.room(self._call, self._attempt)) == 0:
+        while (room := self._sink.ask_room(self._call, self._attempt)) == 0:
             self._credit = self._loop.create_future()
             await self._credit
         self._room = room

@@ -69,7 +69,7 @@ def test_without_a_client_it_needs_no_credit_and_sends_nothing() -> None:
     """Beyond any window; the report of its end comes as ever."""
     calls = a_table()
     calls.on_chunks(*ME, texts("a", "b", "c", "d", "e"), 0.0)
-    assert calls.room(*ME) == 0
+    assert calls.ask_room(*ME) == 0
     assert kinds(calls.on_window(Window(*ME, 0, 0), 0.0)) == ["Pull"]
     assert calls.room(*ME) > 0
     assert calls.on_chunks(*ME, texts("f", "g"), 0.0) == []
@@ -91,7 +91,7 @@ def test_a_snapshot_holds_what_was_said_and_the_rest_follows_under_the_new_key()
     assert [first for first, _ in lane(effects)] == [3]
     (sent,) = [one for one in effects if isinstance(one, SendLane)]
     assert (sent.client, sent.frame[1:9]) == (OTHER, NEW_KEY)
-    assert calls.room(*ME) == 0
+    assert calls.ask_room(*ME) == 0
     assert kinds(calls.on_credit(a_credit(5, 5, 512), 0.0)) == ["SendLane", "Pull"]
     assert calls.on_credit(a_credit(6, 6, 5000), 0.0) == [Count("bad_credit")]
 

@@ -44,11 +44,12 @@ def running(**window: int) -> WorkerCalls:
 
 
 def paused(*, has_queue: bool = False) -> WorkerCalls:
-    """Four chunks in one frame use up the window; with a queue, a fifth waits."""
+    """Four chunks in one frame use up the window, and the puller waits; or a fifth chunk, too."""
     calls = running(window_chunks=4)
     calls.on_chunks(*ME, texts(*"abcd"), 1.0)
     if has_queue:
         calls.on_chunks(*ME, texts("e"), 1.0)
+    assert calls.ask_room(*ME) == 0
     return calls
 
 
@@ -135,7 +136,6 @@ def test_chunks_are_numbered_and_leave_in_one_frame() -> None:
 def test_credit_in_chunks_pauses_and_credit_goes_on() -> None:
     calls = paused()
     assert calls.room(*ME) == 0
-    assert not calls.may_pull(*ME)
     assert calls.on_credit(a_credit(4, 2, COST // 2), 2.0) == [Pull(*ME)]
     assert calls.room(*ME) == 2
 
@@ -150,6 +150,7 @@ def test_what_passes_the_credit_waits_and_leaves_first() -> None:
 def test_credit_that_is_eaten_by_the_queue_does_not_pull() -> None:
     calls = running(window_chunks=1)
     calls.on_chunks(*ME, texts("a", "b", "c"), 1.0)
+    assert calls.ask_room(*ME) == 0
     effects = calls.on_credit(a_credit(1, 1, COST), 2.0)
     assert kinds(effects) == ["SendLane"]
     assert calls.room(*ME) == 0
@@ -158,9 +159,35 @@ def test_credit_that_is_eaten_by_the_queue_does_not_pull() -> None:
 def test_one_frame_may_overdraw_the_byte_window() -> None:
     calls = running(window_chunks=8, window_bytes=COST)
     assert len(lane(calls.on_chunks(*ME, texts("x" * 4000), 1.0))) == 1
-    assert calls.room(*ME) == 0
+    assert calls.ask_room(*ME) == 0
     effects = calls.on_credit(a_credit(1, 1, 4000), 2.0)
     assert kinds(effects) == ["Pull"]
+
+
+def test_a_window_that_shrank_before_the_puller_woke_stops_nothing() -> None:
+    """The puller finds no room and waits again; the next credit wakes it."""
+    calls = running(window_chunks=204)
+    calls.on_chunks(*ME, texts(*"x" * 204), 1.0)
+    assert calls.ask_room(*ME) == 0
+    assert calls.on_start(a_start(window_chunks=1024), 2.0) == [Pull(*ME)]
+    assert calls.on_window(Window(*ME, 204, 1 << 20), 2.0) == []
+    assert calls.ask_room(*ME) == 0
+    assert calls.on_credit(a_credit(204, 204, COST), 3.0) == [Pull(*ME)]
+    assert calls.ask_room(*ME) == 204
+
+
+def test_a_puller_that_has_not_asked_again_is_woken_by_every_event() -> None:
+    calls = paused()
+    assert calls.on_window(Window(*ME, 5, 1 << 20), 2.0) == [Pull(*ME)]
+    assert calls.on_resume(a_resume(4), 2.0) == [Pull(*ME)]
+    assert calls.ask_room(*ME) == 1
+    assert calls.on_resume(a_resume(4), 2.0) == []
+
+
+def test_nothing_is_pulled_for_a_call_that_is_over_or_unknown() -> None:
+    assert tail().ask_room(*ME) == 0
+    assert gone().ask_room(*ME) == 0
+    assert WorkerCalls().ask_room(*ME) == 0
 
 
 def test_credit_while_running_changes_only_the_room() -> None:

@@ -108,7 +108,7 @@ class Sink:
         self.finished: list[str] = []
         self.reported: list[str] = []
 
-    def room(self, call: CallId, attempt: int) -> int:
+    def ask_room(self, call: CallId, attempt: int) -> int:
         return 7
 
     def push(self, call: CallId, attempt: int, arrays: Sequence[Sequence[Any]]) -> int:
@@ -136,7 +136,7 @@ def test_the_answer_is_seen_on_its_way_and_goes_on_unchanged() -> None:
     sink = Sink()
     tap = log.tap(sink)
     one, two = TextDelta(0, "sk-").to_array(), TextDelta(0, "1 ok").to_array()
-    assert tap.room(*KEY) == 7
+    assert tap.ask_room(*KEY) == 7
     assert tap.push(*KEY, [one]) == 6
     tap.finish(*KEY, Finish(STOP), None, [two])
     tap.report("x")

@@ -32,7 +32,7 @@ class Sink:
         self.left = asyncio.Event()
         self._room = room
 
-    def room(self, call: CallId, attempt: int) -> int:
+    def ask_room(self, call: CallId, attempt: int) -> int:
         return self._room
 
     def push(self, call: CallId, attempt: int, arrays: Sequence[Sequence[Any]]) -> int:

@@ -81,8 +81,9 @@ def test_call_frames_reach_the_calls() -> None:
     start = a_start(window_chunks=1)
     assert core.on_frame(start, 0.0) == [Begin(start)]
     core.on_chunks(*ME, texts("a"), 0.0)
-    assert core.room(*ME) == 0
+    assert core.ask_room(*ME) == core.room(*ME) == 0
     assert core.on_frame(a_credit(1, 1, 512), 0.0) == [Pull(*ME)]
+    assert core.ask_room(*ME) == 1
     assert core.on_frame(Window(CALL, 0, 5, 10_000), 0.0) == []
     assert core.room(*ME) == 5
     assert lane(core.on_frame(a_resume(0), 0.0)) == []

@@ -29,7 +29,10 @@ from trunkline_workers.core.record import RECORD_LIMIT_BYTES, Record
 
 
 class AttemptState(Enum):
-    """States of an attempt that the worker holds (SPEC 5.1; GONE ones are not held)."""
+    """States of an attempt that the worker holds (SPEC 5.1; GONE ones are not held).
+
+    Derived from the facts of the attempt and never assigned, so that no second truth exists.
+    """
 
     RUNNING = "running"
     PAUSED = "paused"  # no credit, or chunks wait for some
@@ -53,12 +56,12 @@ class Attempt:
 
     Attributes:
         start: the frame that began it; client and window of the latest `START` count.
-        state: assigned by `calls.WorkerCalls` alone.
         sent: chunks sent so far, so also the number of the next one.
         sent_bytes: cost of the frames sent so far (SPEC 4.2).
         received: everything below it has arrived at the client.
         consumed: chunks the application has taken, `consumed_bytes` their frames' cost.
         ending: set once the adapter has finished.
+        is_awaited: the puller has asked for room, got none, and has not asked again.
         started_s: when it began, monotonic.
         first_s: when its first chunk came from the adapter.
         last_word_s: when anything was last heard of it.
@@ -77,6 +80,7 @@ class Attempt:
         "consumed_bytes",
         "ending",
         "first_s",
+        "is_awaited",
         "is_detached",
         "last_word_s",
         "received",
@@ -85,7 +89,6 @@ class Attempt:
         "sent_bytes",
         "start",
         "started_s",
-        "state",
         "usage",
         "window_bytes",
         "window_chunks",
@@ -96,10 +99,10 @@ class Attempt:
         self.client = start.client
         self.window_chunks = start.window_chunks
         self.window_bytes = start.window_bytes
-        self.state = AttemptState.RUNNING
         self.sent = self.sent_bytes = 0
         self.received = self.consumed = self.consumed_bytes = 0
         self.ending: Ending | None = None
+        self.is_awaited = False
         self.started_s = self.last_word_s = now_s
         self.first_s: float | None = None
         self.usage: Mapping[str, Any] | None = None
@@ -112,8 +115,23 @@ class Attempt:
         self._snapshot: Snapshot | None = None  # until its receiver has told a position
 
     @property
+    def state(self) -> AttemptState:
+        """The state that follows from the credit, from what waits for it, and from the finish."""
+        if self._pending:
+            return AttemptState.PAUSED
+        if self.ending is not None:
+            return AttemptState.TAIL
+        return AttemptState.RUNNING if self.room > 0 else AttemptState.PAUSED
+
+    @property
     def room(self) -> int:
-        """Chunks that may be sent now: 0 when the credit in chunks or in bytes is used up."""
+        """Chunks that the adapter may be asked for now.
+
+        0 when the credit in chunks or in bytes is used up, when chunks wait for credit, and when
+        the adapter has finished.
+        """
+        if self._pending or self.ending is not None:
+            return 0
         if self.is_detached:
             return MAX_LANE_CHUNKS
         if self.sent_bytes >= self.consumed_bytes + self.window_bytes:

@@ -76,18 +76,25 @@ class WorkerCalls:
     # --- facts for the shell and for REGISTER, HEARTBEAT ---------------------------------------
 
     def room(self, call: CallId, attempt: int) -> int:
-        """Tell how many chunks may be pulled before the next `on_chunks`; 0 means wait for `Pull`.
+        """Return how many chunks may be pulled before the next `on_chunks`.
 
         Also 0 for an attempt that is over or unknown.
         """
         found = self._held.get((call, attempt))
-        if found is None or found.state is not AttemptState.RUNNING:
-            return 0
-        return found.room
+        return 0 if found is None else found.room
 
-    def may_pull(self, call: CallId, attempt: int) -> bool:
-        """Tell whether the adapter of an attempt may be asked for more."""
-        return self.room(call, attempt) > 0
+    def ask_room(self, call: CallId, attempt: int) -> int:
+        """Return the room of an attempt to its puller, and note whether the puller waits for some.
+
+        After 0 the puller waits: `Pull` follows every event that leaves room, until the puller has
+        asked again and got some. Room that is gone when the puller asks costs nothing but that.
+        """
+        found = self._held.get((call, attempt))
+        if found is None:
+            return 0
+        room = found.room
+        found.is_awaited = room == 0
+        return room
 
     @property
     def running_count(self) -> int:
@@ -197,7 +204,7 @@ class WorkerCalls:
         return [Begin(start)]
 
     def on_window(self, frame: Window, now_s: float) -> _Effects:
-        """Take a changed window; `Pull` if it lets a paused attempt go on.
+        """Take a changed window; `Pull` if it leaves room to a puller that waits.
 
         A window of 0 means that nobody is attached: a detachable attempt goes on without credit.
         """
@@ -261,10 +268,11 @@ class WorkerCalls:
             return [Count("frames_of_unknown_calls")]
         if frame.expected > found.sent:
             return [Count("bad_resume")]
-        self._touch(key, found, now_s)
         frames = found.frames_from(frame.expected)
         effects: _Effects = [SendLane(found.client, kept) for kept in frames]
-        return [*effects, Count("frames_resent", len(frames))] if frames else effects
+        if frames:
+            effects.append(Count("frames_resent", len(frames)))
+        return [*effects, *self._go_on(key, found, now_s)]
 
     def on_cancel(self, frame: Cancel, now_s: float) -> _Effects:
         """Stop an attempt and forget its tail.
@@ -413,30 +421,29 @@ class WorkerCalls:
     # --- transitions ---------------------------------------------------------------------------
 
     def _go_on(self, key: _Key, found: Attempt, now_s: float) -> _Effects:
-        """Use new credit: send what waits; `Pull` if that leaves some for the adapter."""
+        """Send what waits, then `Pull` if the puller waits and there is room.
+
+        Every event that can change the room of an attempt ends here, and nothing else decides
+        whether it is pulled.
+        """
         self._touch(key, found, now_s)
-        if found.state is not AttemptState.PAUSED:
-            return []
-        effects = self._send(found, now_s)
-        if found.ending is None and found.room > 0:
+        effects = self._send(found, now_s) if found.pending_count else []
+        if found.is_awaited and found.room > 0:
             effects.append(Pull(*key))
         return effects
 
     def _send(self, found: Attempt, now_s: float) -> _Effects:
-        """Send what credit allows and take the state that follows from it."""
+        """Send what credit allows; report the end once its finish is out."""
         had_ending = found.ending is not None
         client = found.client
         effects: _Effects = [SendLane(client, frame) for frame in found.cut_frames()]
         if found.ending is None:
-            found.state = AttemptState.PAUSED if found.room == 0 else AttemptState.RUNNING
             return effects
         key = (found.start.call, found.start.attempt)
         if not had_ending:
             effects.append(Stop(*key))  # the rest of the adapter's stream has nowhere to go
         if found.pending_count:
-            found.state = AttemptState.PAUSED
             return effects
-        found.state = AttemptState.TAIL
         found.last_word_s = now_s
         self._tails[key] = found
         return [*effects, SendControl(found.ended()), *self._bound_tails(now_s)]

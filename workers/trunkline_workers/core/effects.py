@@ -26,7 +26,10 @@ class Stop:
 
 @record
 class Pull:
-    """Credit came back: the paused pulling of this attempt may go on."""
+    """There is room and the puller of this attempt waits: wake it, so that it asks for room again.
+
+    Repeated until it has asked, so a second one for the same puller changes nothing.
+    """
 
     call: CallId
     attempt: int

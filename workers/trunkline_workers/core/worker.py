@@ -209,8 +209,12 @@ class WorkerCore:
         return [*self.calls.on_finish(call, attempt, finish, counts, now_s, arrays)]
 
     def room(self, call: CallId, attempt: int) -> int:
-        """Tell how many chunks may be pulled now; 0 means wait for `Pull`."""
+        """Return how many chunks may be pulled now."""
         return self.calls.room(call, attempt)
+
+    def ask_room(self, call: CallId, attempt: int) -> int:
+        """Return the room to a puller; after 0 the puller waits for `Pull`, and then asks again."""
+        return self.calls.ask_room(call, attempt)
 
     def state(self) -> str:
         """Say in one word what this worker is: serving, draining or waiting (for a broker)."""
