@@ -12,7 +12,10 @@ from typing import Final
 
 from trunkline_broker.core.specs import PoolSpec
 
-BASIC_NAMES: Final = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ", "VIRTUAL_ENV")
+BASIC_NAMES: Final = (
+    *("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ", "VIRTUAL_ENV"),
+    "TRUNKLINE_STRICT_LIVENESS",  # set by the tests of this project: a stalled stream is fatal
+)
 
 _OPTIONAL: Final = re.compile(r"(?i)_proxy$|^(SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE)$")
 

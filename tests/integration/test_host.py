@@ -40,7 +40,7 @@ from trunkline_protocol.frames import (
 from trunkline_protocol.ids import CallId, Epoch, Generation, LeaseId, PoolName, QueryId
 from trunkline_workers.adapters.scripted.script import script_from_map
 from trunkline_workers.boot import Boot
-from trunkline_workers.core.effects import Effect, Pull, Stop
+from trunkline_workers.core.effects import Effect, Pull, Stalled, Stop
 from trunkline_workers.core.link import EXIT_CONFIG, EXIT_ORPHANED, EXIT_REFUSED
 from trunkline_workers.host import Host
 from trunkline_workers.loader import load_entry
@@ -484,6 +484,25 @@ async def test_a_broken_invariant_of_our_own_ends_the_process(
         await broker.send(Who(Epoch(1)))
         with pytest.raises(AssertionError, match="ours"):
             await running
+        broker.close()
+
+
+async def test_a_stalled_attempt_is_reported_and_ends_the_worker_of_a_test(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Outside of tests it is only reported and counted."""
+    stalled = Stalled(CallId(b"s" * 16), 0, "its puller sleeps")
+    boot = Boot("ipc:///nowhere", PoolName("p"), "scripted")
+    host = Host(boot, load_entry("scripted"), {})
+    host._perform([stalled])
+    assert host._counters["stalled_attempts"] == 1
+    with run_directory() as root:
+        broker = FakeBroker(root)
+        boot = Boot(broker.control_endpoint, PoolName("p"), "scripted")
+        host = Host(boot, load_entry("scripted"), {"TRUNKLINE_STRICT_LIVENESS": "1"})
+        monkeypatch.setattr(host._core, "on_look", lambda *_: [stalled])
+        with pytest.raises(AssertionError, match="stood still although nothing holds it up"):
+            await asyncio.wait_for(host.run(), 30)
         broker.close()
 
 

@@ -46,6 +46,7 @@ from trunkline_workers.core.effects import (
     Resolve,
     SendControl,
     SendLane,
+    Stalled,
     Stop,
     TakeReply,
     UseAttachments,
@@ -76,6 +77,7 @@ from trunkline_workers.tracing import AttemptNotes, SpanSource
 _CLOSE_S: Final = 5.0  # for the adapter's own close(); the broker kills after stop_s anyway
 _CANCELLED: Final = FinishReason("aborted", LlmFailure("cancelled", Code.ABORTED))
 _STRICT_GRAMMAR: Final = "TRUNKLINE_STRICT_GRAMMAR"
+_STRICT_LIVENESS: Final = "TRUNKLINE_STRICT_LIVENESS"  # set by the tests of this project
 
 _Key = tuple[CallId, int]
 
@@ -108,6 +110,7 @@ class Host:
         self._counters: Counter[str] = Counter()
         self._clean = clean or redactor(environ, boot.options)
         self._is_strict = environ.get(_STRICT_GRAMMAR, "") not in {"", "0"}
+        self._is_liveness_strict = environ.get(_STRICT_LIVENESS, "") not in {"", "0"}
         self._health = HealthFile(boot.health_file, self._count)
         self._watch = LoopWatch(self._clock, self._on_blocked, arm)
         self._leases: Leases[PreparedCall] = Leases(boot.lease_s)
@@ -247,6 +250,7 @@ class Host:
             if self._prompts is not None:
                 figures["debugPrompts"] = True
             self._feed(self._core.on_tick, now_s, now_s - due_s, figures)
+            self._feed(self._core.on_look, self._pullers, now_s)
             self._health.write(self._core.state())
             due_s = max(due_s + HEARTBEAT_INTERVAL_S, now_s)
 
@@ -329,7 +333,7 @@ class Host:
                 case _:
                     self._perform_rare(effect)
 
-    def _perform_rare(self, effect: LinkEffect) -> None:
+    def _perform_rare(self, effect: LinkEffect | Stalled) -> None:  # noqa: C901  one row per effect
         match effect:
             case ConnectLane():
                 told = lane_address(effect.endpoint, self._boot.control)
@@ -346,12 +350,24 @@ class Host:
                 self._drop_answer(effect.query)
             case TakeReply():
                 self._asker.on_reply(effect.reply)
+            case Stalled():
+                self._on_stalled(effect)
             case UseAttachments():
                 self._attachments.use(effect.directory)
             case Exit():
                 self._leave(effect.code, effect.reason)
             case _:
                 assert_never(effect)
+
+    def _on_stalled(self, stalled: Stalled) -> None:
+        self._count("stalled_attempts")
+        told = (
+            f"call {stalled.call.hex()}, attempt {stalled.attempt}, stood still although nothing"
+            f" holds it up: {stalled.state}. This is a fault of trunkline; please report this line"
+        )
+        self.report(told)
+        if self._is_liveness_strict:
+            raise AssertionError(told)
 
     def _leave(self, code: int, reason: str) -> None:
         if not self._leaving.is_set():

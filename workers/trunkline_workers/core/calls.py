@@ -46,7 +46,9 @@ from trunkline_workers.core.effects import (
     Stop,
 )
 
-_Key = tuple[CallId, int]
+Key = tuple[CallId, int]
+"""A call and its attempt."""
+
 _Effects = list[CallEffect]
 
 _CANCELLED: Final = LlmFailure("the call was cancelled", Code.ABORTED)
@@ -67,11 +69,11 @@ class WorkerCalls:
     """All attempts of one worker: running, ended with a tail, and remembered ones."""
 
     def __init__(self) -> None:
-        self._held: dict[_Key, Attempt] = {}
-        self._tails: OrderedDict[_Key, Attempt] = OrderedDict()  # those of _held in TAIL
+        self._held: dict[Key, Attempt] = {}
+        self._tails: OrderedDict[Key, Attempt] = OrderedDict()  # those of _held in TAIL
         self._kept_high_water = self._kept_bound = self._waiting_high_water = 0
         self._high_water = 0  # the most attempts that were ever held
-        self._gone: OrderedDict[_Key, _Gone] = OrderedDict()  # the longest unheard of first
+        self._gone: OrderedDict[Key, _Gone] = OrderedDict()  # the longest unheard of first
 
     # --- facts for the shell and for REGISTER, HEARTBEAT ---------------------------------------
 
@@ -172,9 +174,13 @@ class WorkerCalls:
             sorted({found.start.provider for key, found in held if key not in self._tails})
         )
 
-    def running(self) -> tuple[_Key, ...]:
+    def running(self) -> tuple[Key, ...]:
         """Name every attempt whose finish was not sent yet."""
         return tuple(key for key in self._held if key not in self._tails)
+
+    def unfinished(self) -> list[tuple[Key, Attempt]]:
+        """Return every attempt whose adapter has not given its finish."""
+        return [each for each in self._held.items() if each[1].ending is None]
 
     # --- frames --------------------------------------------------------------------------------
 
@@ -420,7 +426,7 @@ class WorkerCalls:
 
     # --- transitions ---------------------------------------------------------------------------
 
-    def _go_on(self, key: _Key, found: Attempt, now_s: float) -> _Effects:
+    def _go_on(self, key: Key, found: Attempt, now_s: float) -> _Effects:
         """Send what waits, then `Pull` if the puller waits and there is room.
 
         Every event that can change the room of an attempt ends here, and nothing else decides
@@ -448,18 +454,18 @@ class WorkerCalls:
         self._tails[key] = found
         return [*effects, SendControl(found.ended()), *self._bound_tails(now_s)]
 
-    def _touch(self, key: _Key, found: Attempt, now_s: float) -> None:
+    def _touch(self, key: Key, found: Attempt, now_s: float) -> None:
         """Restart the retention time."""
         found.last_word_s = now_s
         if found.state is AttemptState.TAIL:
             self._tails.move_to_end(key)
 
-    def _again(self, key: _Key, gone: _Gone, now_s: float) -> _Effects:
+    def _again(self, key: Key, gone: _Gone, now_s: float) -> _Effects:
         gone.last_word_s = now_s
         self._gone.move_to_end(key)
         return [SendControl(gone.ended)]
 
-    def _forget(self, key: _Key, tail: Attempt, now_s: float) -> Ended:
+    def _forget(self, key: Key, tail: Attempt, now_s: float) -> Ended:
         """TAIL → GONE."""
         del self._held[key]
         del self._tails[key]
@@ -467,7 +473,7 @@ class WorkerCalls:
         self._remember(key, ended, now_s)
         return ended
 
-    def _remember(self, key: _Key, ended: Ended, now_s: float) -> None:
+    def _remember(self, key: Key, ended: Ended, now_s: float) -> None:
         self._gone[key] = _Gone(ended, now_s)
         if len(self._gone) > MAX_ENDED_CALLS:
             self._gone.popitem(last=False)

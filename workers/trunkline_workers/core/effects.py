@@ -58,7 +58,22 @@ class Count:
     amount: int = 1
 
 
-CallEffect = Begin | Stop | Pull | SendLane | SendControl | Count
+@record
+class Stalled:
+    """An attempt stands still although nothing holds it up: report this fault of the worker.
+
+    Attributes:
+        call: with `attempt`, the attempt.
+        attempt: counts from 0.
+        state: its facts, for people.
+    """
+
+    call: CallId
+    attempt: int
+    state: str
+
+
+CallEffect = Begin | Stop | Pull | Stalled | SendLane | SendControl | Count
 """What `calls.WorkerCalls` may ask for."""
 
 

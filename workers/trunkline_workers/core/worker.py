@@ -6,10 +6,11 @@ adapters nor sockets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, assert_never, cast
+from collections.abc import Callable, Container, Mapping, Sequence
+from typing import Any, Final, assert_never, cast
 
-from trunkline_protocol.chunks import Finish
+from trunkline_protocol.chunks import Finish, FinishReason
+from trunkline_protocol.failure import Code, LlmFailure
 from trunkline_protocol.finish import FAILED_KINDS, TokenUsage
 from trunkline_protocol.frames import (
     Attach,
@@ -36,7 +37,7 @@ from trunkline_protocol.frames import (
 from trunkline_protocol.ids import CallId, ClientId, LeaseId
 from trunkline_protocol.limits import MAX_LIST_ENTRIES
 
-from trunkline_workers.core.calls import WorkerCalls
+from trunkline_workers.core.calls import Key, WorkerCalls
 from trunkline_workers.core.effects import (
     Answer,
     Begin,
@@ -44,13 +45,20 @@ from trunkline_workers.core.effects import (
     DropAnswer,
     Effect,
     Exit,
+    Pull,
     SendControl,
+    Stalled,
     Stop,
     TakeReply,
 )
 from trunkline_workers.core.leases import MAX_LEASES
 from trunkline_workers.core.link import EXIT_OK, BrokerLink, RegistrationSet, WorkerIdentity
 from trunkline_workers.core.load import CallMeter, LoadMeter
+from trunkline_workers.core.stalls import StallWatch
+
+_LOST: Final = Finish(
+    FinishReason("error", LlmFailure("the worker lost the adapter's stream", Code.INVARIANT))
+)
 
 
 class WorkerCore:
@@ -77,6 +85,7 @@ class WorkerCore:
         self.link = BrokerLink(identity, now_s, orphan_timeout_s)
         self.calls = WorkerCalls()
         self.load = LoadMeter()
+        self._stalls = StallWatch()
         self._lease_ids = lease_ids
         self._lease_holders = lease_holders
         self._lease_clients = lease_clients
@@ -255,6 +264,26 @@ class WorkerCore:
             "routes": self.load.to_dict(),
         }
         return [*effects, SendControl(Heartbeat(self.calls.progress(), load))]
+
+    def on_look(self, pullers: Container[Key], now_s: float) -> list[Effect]:
+        """Look for attempts that stand still; due once a second.
+
+        Args:
+            pullers: the attempts whose puller runs.
+            now_s: monotonic seconds.
+
+        Returns:
+            For each such attempt `Stalled`, then what makes it go on: a puller that sleeps is woken
+            again, and an attempt without a puller ends `error/INVARIANT`.
+        """
+        effects: list[Effect] = []
+        for stall in self._stalls.look(self.calls, pullers, now_s):
+            effects.append(Stalled(*stall.key, stall.state))
+            if stall.is_pulled:
+                effects.append(Pull(*stall.key))
+            else:
+                effects.extend(self.on_finish(*stall.key, _LOST, None, now_s))
+        return effects
 
     def on_stop(self, now_s: float, drain_s: float) -> list[Effect]:
         """Leave on a signal: at once, or when what it holds is finished.
