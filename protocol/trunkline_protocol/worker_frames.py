@@ -144,9 +144,25 @@ class Role:
 
 
 @record
+class Holding:
+    """One entry of `HEARTBEAT`: an attempt that the worker holds, running or ended."""
+
+    call: CallId
+    attempt: int
+    is_ended: bool
+
+
+@record
 class Heartbeat:
-    """Worker → broker and back: I am alive; a worker adds what it has sent and its counters."""
+    """Worker → broker and back: I am alive; a worker adds what it has sent and its counters.
+
+    Attributes:
+        sent: streams with unreceived chunks.
+        load: figures of the worker, for people.
+        held: every attempt that the worker holds; `None`: not told, so nothing follows from it.
+    """
 
     KIND: ClassVar[bytes] = b"HEARTBEAT"
     sent: Annotated[tuple[Progress, ...], check.list_of(Progress)] = ()
     load: Map | None = None
+    held: Annotated[tuple[Holding, ...], check.list_of(Holding)] | None = None

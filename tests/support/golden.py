@@ -148,7 +148,9 @@ EXAMPLES: Final[tuple[frames.Frame, ...]] = (
     ),
     frames.Committed(4),
     frames.Role("draining"),
-    frames.Heartbeat((frames.Progress(CALL, 1, 301),), {"inFlight": 1}),
+    frames.Heartbeat(
+        (frames.Progress(CALL, 1, 301),), {"inFlight": 1}, (frames.Holding(CALL, 1, True),)
+    ),
 )
 """One frame of every kind, with every field set."""
 

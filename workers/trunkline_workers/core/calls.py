@@ -22,6 +22,7 @@ from trunkline_protocol.frames import (
     Ended,
     HeldAttachment,
     HeldCall,
+    Holding,
     Progress,
     Resume,
     Start,
@@ -142,6 +143,13 @@ class WorkerCalls:
             if found.received < found.sent
         )
         return tuple(entry for entry, _ in zip(entries, range(MAX_LIST_ENTRIES), strict=False))
+
+    def holdings(self) -> tuple[Holding, ...] | None:
+        """Return every attempt held, for `HEARTBEAT`; `None` if a frame cannot name them all."""
+        if len(self._held) > MAX_LIST_ENTRIES:
+            return None
+        tails = self._tails
+        return tuple(Holding(*key, key in tails) for key in self._held)
 
     def held(self) -> tuple[HeldCall, ...]:
         """Return every attempt held, for `REGISTER`; running ones first."""

@@ -263,7 +263,10 @@ class WorkerCore:
             "queues": queues,
             "routes": self.load.to_dict(),
         }
-        return [*effects, SendControl(Heartbeat(self.calls.progress(), load))]
+        return [*effects, SendControl(self._beat(load))]
+
+    def _beat(self, load: Mapping[str, Any]) -> Heartbeat:
+        return Heartbeat(self.calls.progress(), load, self.calls.holdings())
 
     def on_look(self, pullers: Container[Key], now_s: float) -> list[Effect]:
         """Look for attempts that stand still; due once a second.
