@@ -40,6 +40,7 @@ from trunkline_broker.paths import (
 from trunkline_broker.secret_options import concealed
 
 CONFIG_ENV: Final = "TRUNKLINE_CONFIG"
+STRICT_VARIABLE: Final = "TRUNKLINE_STRICT_LIVENESS"  # set by the tests of this project
 FILE_NAME: Final = "trunkline.toml"
 _MAX_SECONDS: Final = 7 * 24 * 3600.0
 _MIB: Final = 1024 * 1024
@@ -305,6 +306,7 @@ class Settings(BaseModel):
             attachments_dir=str(self.attachments_dir),
             attachments_bytes=self.broker.attachments_mib * _MIB,
             is_traced=bool(self.broker.traces),
+            is_liveness_strict=self.environ.get(STRICT_VARIABLE, "0") != "0",
         )
 
 

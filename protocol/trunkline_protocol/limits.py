@@ -71,6 +71,7 @@ PROBE_TIMEOUT_S: Final = 0.5  # LANE 6
 DONE_BATCH_S: Final = 0.05  # LANE 10
 RETENTION_S: Final = 30.0  # LANE 2
 ORPHAN_TIMEOUT_S: Final = 30.0  # a worker without a broker leaves after this
+DETACHED_S: Final = 21_600.0  # LANE 12: a running call without a client; 6 h, for batch-like calls
 SETTLE_S: Final = 5.0  # LANE 8
 CONNECT_TIMEOUT_S: Final = 1.5  # "no broker at …" comes within 2 s
 CANCEL_S: Final = 1.0  # an adapter has closed its provider connection by then

@@ -95,6 +95,7 @@ class Rig:
         self.effects: list[Effect] = []
         self.answers_looks = True
         self.look: Callable[[Generation], CpuLook | None] = lambda _: None
+        spec.setdefault("is_liveness_strict", True)
         self.spec = BrokerSpec(
             pools=pools or (a_pool(),), lane="ipc://lane", workers_lane="ipc://workers", **spec
         )
@@ -375,8 +376,13 @@ class RigWorker:
         failed = {"message": "no", "code": code, **failure}
         return self.end(opened, finish={"kind": "error", "failure": failed})
 
-    def beat(self, *sent: frames.Progress, load: Mapping[str, Any] | None = None) -> list[Effect]:
-        return self.say(frames.Heartbeat(tuple(sent), load))
+    def beat(
+        self,
+        *sent: frames.Progress,
+        load: Mapping[str, Any] | None = None,
+        held: tuple[frames.Holding, ...] | None = None,
+    ) -> list[Effect]:
+        return self.say(frames.Heartbeat(tuple(sent), load, held))
 
     def exit(self, text: str = "signal 9", *tail: str) -> list[Effect]:
         return self.rig.tell(

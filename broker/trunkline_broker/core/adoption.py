@@ -20,6 +20,7 @@ from trunkline_broker.core.endings import Endings
 from trunkline_broker.core.forwarding import Forwarding
 from trunkline_broker.core.hub import Hub, Timer
 from trunkline_broker.core.openings import Openings
+from trunkline_broker.core.outcomes import Outcomes
 from trunkline_broker.core.specs import AliveWorker
 from trunkline_broker.core.staffing import Staffing, manual_spec
 from trunkline_broker.core.workers import Worker, WorkerState
@@ -42,8 +43,10 @@ class Adoption:
         openings: Openings,
         forwarding: Forwarding,
         staffing: Staffing,
+        outcomes: Outcomes,
     ) -> None:
         self._hub = hub
+        self._outcomes = outcomes
         self._endings = endings
         self._openings = openings
         self._forwarding = forwarding
@@ -77,19 +80,20 @@ class Adoption:
             self._take_role(worker, frame, now_s)
         pids = {entry.client: entry.pid for entry in frame.clients}
         self._take_leases(worker, frame, pids, now_s)
-        listed: set[CallId] = set()
+        listed: dict[tuple[CallId, int], HeldCall] = {}
         named: dict[CallId, list[str]] = {}
         for held in frame.attachments:
             named.setdefault(held.call, []).append(held.attachment)
         for entry in frame.calls:
-            listed.add(entry.call)
+            listed[entry.call, entry.attempt] = entry
             beside = _Beside(tuple(named.get(entry.call, ())), pids.get(entry.client, 0))
             self._take_call(worker, entry, beside, now_s)
-        if is_new_link:
-            for call in [call for key, call in worker.calls.items() if key not in listed]:
+        for call in list(worker.calls.values()):
+            entry = listed.get((call.id, call.attempt))
+            if entry is not None:
+                self._named(worker, call, entry, now_s)
+            elif is_new_link:
                 self._missing(call)
-        for call_id in listed & worker.calls.keys():
-            self._named(worker, worker.calls[call_id], now_s)
 
     def on_ready(self, worker: Worker) -> None:
         """The policies of an adopted worker's calls are known now: tell their clients."""
@@ -209,26 +213,32 @@ class Adoption:
                 hub.to_worker(worker, Cancel(entry.call, entry.attempt))
             elif len(hub.calls) < hub.spec.max_calls:
                 self._adopt(worker, entry, beside, now_s)
+            else:
+                hub.count("calls_not_adopted")
+                hub.to_worker(worker, Cancel(entry.call, entry.attempt))
             return
         if call.worker == worker.generation and call.attempt == entry.attempt:
             if call.is_cancelled:
                 hub.to_worker(worker, Cancel(entry.call, entry.attempt))
         elif call.waiting is not None and call.client == entry.client:
-            self._rebind(worker, call, entry)
+            if entry.is_detached:
+                self._go_on_without(worker, call, entry, beside, now_s)
+            else:
+                self._rebind(worker, call, entry)
         else:
             hub.count("call_held_twice")
             hub.to_worker(worker, Cancel(entry.call, entry.attempt))
 
     def _adopt(self, worker: Worker, entry: HeldCall, beside: _Beside, now_s: float) -> None:
         hub = self._hub
-        call = Call.held(entry, worker.generation, beside.attachments)
+        call = Call.held(entry, worker.generation, now_s, beside.attachments)
         client = self._client(call.client, beside.pid, now_s)
         hub.calls.add(call)
         if client is not None:
             client.calls[call.id] = call
         self._bind(worker, call, client)
         if entry.is_ended:
-            self._endings.tail_only(call, worker, now_s)
+            self._endings.tail_only(call, worker, now_s, is_undecided=True)
         hub.count("calls_adopted")
 
     def _client(self, client_id: ClientId | None, pid: int, now_s: float) -> Client | None:
@@ -258,8 +268,20 @@ class Adoption:
         call.rebind(entry, worker.generation)
         self._bind(worker, call, hub.clients.ensure(entry.client))
         if entry.is_ended:
-            self._endings.tail_only(call, worker, call.heard_s)
+            self._endings.tail_only(call, worker, hub.now_s, is_undecided=True)
         hub.count("calls_adopted")
+
+    def _go_on_without(
+        self, worker: Worker, call: Call, entry: HeldCall, beside: _Beside, now_s: float
+    ) -> None:
+        """Adopt a detached call whose client seemed gone, never knew its token and opens it again.
+
+        The client is told that it was given up, as the older broker would have told it.
+        """
+        client = self._hub.clients.get(call.client)
+        self._endings.forget(call, remember=False)
+        self._outcomes.give_up(client, call.id, call.attempt)
+        self._adopt(worker, entry, beside, now_s)
 
     def _bind(self, worker: Worker, call: Call, client: Client | None) -> None:
         hub = self._hub
@@ -269,12 +291,15 @@ class Adoption:
         if client is not None:
             hub.open_stream(client, call)
 
-    def _named(self, worker: Worker, call: Call, now_s: float) -> None:
+    def _named(self, worker: Worker, call: Call, entry: HeldCall, now_s: float) -> None:
         """Give a held call the window that holds here, and what its client said before."""
         hub = self._hub
         client = hub.clients.get(call.client)
         if client is not None and call.state is CallState.RUNNING:
             hub.send_window(client, call)
+        elif call.state is CallState.RUNNING and not call.is_cancelled:
+            # Its client may have died while the worker had no connection.
+            self._endings.detach(call, worker, is_told=entry.is_detached)
         claim = hub.claims.pop(call.id, None)
         if claim is not None:
             self._forwarding.restate_claim(*claim, now_s)

@@ -25,6 +25,7 @@ from trunkline_broker.core.greeting import Greeting
 from trunkline_broker.core.hub import Hub, WorkerLost, WorkerServed
 from trunkline_broker.core.liveness import extend, is_late
 from trunkline_broker.core.openings import Openings
+from trunkline_broker.core.outcomes import Outcomes
 from trunkline_broker.core.questions import WORKER_OPS, Questions
 from trunkline_broker.core.queue_report import queues, tables
 from trunkline_broker.core.registering import Registering
@@ -35,6 +36,7 @@ from trunkline_broker.core.staffing import Staffing
 from trunkline_broker.core.stopping import Stopping
 from trunkline_broker.core.swaps import Swaps
 from trunkline_broker.core.timers import Timers
+from trunkline_broker.core.upkeep import Upkeep
 from trunkline_broker.core.uploads import PUT, Uploads
 from trunkline_broker.core.workers import Worker
 
@@ -52,17 +54,21 @@ class Broker:
         """
         hub = self._hub = Hub(spec, epoch, draw)
         self._endings = Endings(hub)
-        self._openings = Openings(hub, self._endings)
-        self._forwarding = Forwarding(hub, self._endings, self._openings)
+        outcomes = Outcomes(hub)
+        self._openings = Openings(hub, self._endings, outcomes)
+        self._forwarding = Forwarding(hub, self._endings, self._openings, outcomes)
+        self._upkeep = Upkeep(hub, self._endings, self._openings)
         self._questions = Questions(hub, self._openings)
         self._staffing = Staffing(hub, self._endings)
         self._swaps = Swaps(hub, self._staffing)
         self._stopping = Stopping(hub, self._endings, self._staffing)
         reloading = Reloading(hub, self._staffing, self._swaps)
         self._adoption = Adoption(
-            hub, self._endings, self._openings, self._forwarding, self._staffing
+            hub, self._endings, self._openings, self._forwarding, self._staffing, outcomes
         )
-        self._registering = Registering(hub, self._staffing, self._adoption, self._forwarding)
+        self._registering = Registering(
+            hub, self._staffing, self._adoption, self._forwarding, self._upkeep
+        )
         self._greeting = Greeting(hub, self._endings, self._forwarding, self._questions)
         self._answers = Answers(
             hub, self._openings, self._staffing, self._swaps, reloading, self._stopping
@@ -77,6 +83,7 @@ class Broker:
             greeting=self._greeting,
             questions=self._questions,
             stopping=self._stopping,
+            upkeep=self._upkeep,
         )
 
     def handle(self, event: Event, now_s: float) -> list[Effect]:
@@ -92,7 +99,7 @@ class Broker:
         """
         hub = self._hub
         hub.out = []
-        hub.now_s = now_s
+        hub.now_s = hub.deadlines.now_s = now_s
         was_settling = hub.is_settling
         self._dispatch(event, now_s)
         if hub.has_more():
@@ -100,6 +107,7 @@ class Broker:
         if was_settling and not hub.is_settling:  # everybody has spoken, or the time is over
             self._answers.settle()
             self._uploads.settle()
+        self._upkeep.arm(now_s)
         return hub.out
 
     def next_deadline_s(self) -> float | None:
@@ -184,6 +192,7 @@ class Broker:
             self._hub.count("frames_before_hello")
             self._hub.out.append(SendToClient(peer, Who(self._hub.epoch)))
             return
+        client.heard_s = now_s
         self._on_known_client(client, frame, now_s)
 
     def _on_known_client(  # noqa: C901  one row per kind
@@ -255,7 +264,7 @@ class Broker:
             case frames.Ended():
                 self._endings.on_ended(worker, frame, now_s)
             case frames.Heartbeat():
-                self._registering.on_heartbeat(worker, frame)
+                self._registering.on_heartbeat(worker, frame, now_s)
             case frames.Registrations():
                 self._registering.on_registrations(worker, frame, now_s)
             case Reply():
@@ -314,6 +323,8 @@ class Broker:
                 self._questions.ask_waiting()
             elif hub.drained:
                 self._staffing.leave_if_drained(hub.drained.pop(), now_s)
+            elif hub.is_look_due:
+                self._upkeep.look(now_s)
             else:
                 break
         if hub.is_draining:

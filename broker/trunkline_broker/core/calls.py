@@ -27,6 +27,7 @@ from trunkline_protocol.retry_policy import DEFAULT_RETRY_POLICY, ResolvedRetryP
 
 from trunkline_broker.core.retry import Backoff
 
+_START_UNDER_WAY: Final = -1  # the first heartbeat may have been sent before START was read
 _SAID_AGAIN_S: Final = 0.05  # LANE 3, 5: nobody has a reason to say the same again so soon
 
 
@@ -57,11 +58,13 @@ class Call:
         is_retry_due: the delay is over and the client was told.
         tail: attempt and worker whose tail the client may still name in a `DONE`.
         heard_s: last word of the client about it; counts for the retention.
+        asked_s: when the client was last reminded of it, and `asks` how often in a row.
+        unnamed_beats: heartbeats of its worker in a row that did not name it.
         said: the last position that was passed on to the worker.
         said_s: when that was.
         is_rebound: taken over from an older broker; its client has not named it here yet.
         is_undecided: taken over with its end, of which the older broker may not have known.
-        attacher: who asked for such a call and gets it if the worker agrees.
+        attacher: who asked for such a call and gets it if the worker agrees; `attacher_s` is when.
         attachments: what it names; they stay in the store as long as it is held.
         client_name: what its client calls itself; known also when that one is gone.
         model: empty for a call of an older broker.
@@ -94,11 +97,15 @@ class Call:
     is_retry_due: bool = False
     tail: tuple[int, Generation] | None = None
     heard_s: float = 0.0
+    asked_s: float = 0.0
+    asks: int = 0
+    unnamed_beats: int = 0
     said: Credit | Resume | None = None
     said_s: float = 0.0
     is_rebound: bool = False
     is_undecided: bool = False
     attacher: ClientId | None = None
+    attacher_s: float = 0.0
     attachments: tuple[str, ...] = ()
     client_name: str = ""
     model: str = ""
@@ -106,6 +113,11 @@ class Call:
     begun_s: float | None = None
     opened_s: float | None = None
     started_s: float | None = None
+
+    def hear(self, now_s: float) -> None:
+        """Take note that the client named this call: its retention time begins anew."""
+        self.heard_s = now_s
+        self.asks = 0
 
     def is_news(self, frame: Credit | Resume, now_s: float) -> bool:
         """Tell whether a position is more than what was passed on a moment ago; it is noted."""
@@ -135,12 +147,19 @@ class Call:
             client_name=client_name,
             model=frame.model,
             traceparent=frame.traceparent,
+            heard_s=now_s,
             begun_s=now_s,
             opened_s=now_s,
         )
 
     @classmethod
-    def held(cls, entry: HeldCall, worker: Generation, attachments: tuple[str, ...] = ()) -> Call:
+    def held(
+        cls,
+        entry: HeldCall,
+        worker: Generation,
+        now_s: float,
+        attachments: tuple[str, ...] = (),
+    ) -> Call:
         """Make a call that a worker brought along from an older broker."""
         return cls(
             id=entry.call,
@@ -154,6 +173,7 @@ class Call:
             worker=worker,
             retries=entry.attempt,
             is_rebound=True,
+            heard_s=now_s,
             attachments=attachments,
         )
 
@@ -177,6 +197,7 @@ class Call:
             raise AssertionError("only a call that waits can be started")
         self._enter(CallState.QUEUED, CallState.RUNNING)
         self.waiting = None
+        self.unnamed_beats = _START_UNDER_WAY
         self.worker = worker
         self.policy = policy
         self.policy_map = policy_map
@@ -193,7 +214,9 @@ class Call:
         """Take the worker's report that the attempt is over; `None`: an older broker got it."""
         self._enter(CallState.RUNNING, CallState.ENDED)
         self.ended = frame
-        self.heard_s = now_s
+        self.hear(now_s)
+        self.asked_s = now_s
+        self.unnamed_beats = 0
 
     def back_off(self, backoff: Backoff) -> None:
         """Wait for a retry; `attempt` is from now on the offered one."""

@@ -53,6 +53,7 @@ class Client:
         is_remote: it said `HELLO` from another host; links break, and its process is out of sight.
         calls: every call that is held for it.
         budget: its open streams.
+        heard_s: last frame from it.
         queries: its questions that nobody answered yet.
         spare: positions that may be passed on at once, as of `spare_s`.
         leases: its prepared calls.
@@ -71,6 +72,7 @@ class Client:
     calls: dict[CallId, Call] = field(default_factory=dict[CallId, Call])
     budget: StreamBudget = field(default_factory=StreamBudget)
     queries: set[QueryId] = field(default_factory=set[QueryId])
+    heard_s: float = 0.0
     spare: float = POSITIONS_AT_ONCE
     spare_s: float = 0.0
     leases: set[LeaseId] = field(default_factory=set[LeaseId])

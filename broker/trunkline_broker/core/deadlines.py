@@ -17,11 +17,16 @@ _SLACK: Final = 64
 
 
 class Deadlines(Generic[Name]):
-    """Deadlines by name, in monotonic seconds."""
+    """Deadlines by name, in monotonic seconds.
 
-    __slots__ = ("_at", "_heap", "_serial")
+    Attributes:
+        now_s: the time of the event that is being handled; set by the owner, never back.
+    """
+
+    __slots__ = ("_at", "_heap", "_serial", "now_s")
 
     def __init__(self) -> None:
+        self.now_s = float("-inf")
         self._at: dict[Name, tuple[float, int]] = {}
         self._heap: list[tuple[float, int, Name]] = []
         self._serial = 0  # breaks ties, so that names are never compared
@@ -31,7 +36,13 @@ class Deadlines(Generic[Name]):
         return len(self._at)
 
     def set(self, name: Name, at_s: float) -> None:
-        """Set or move the deadline of a name."""
+        """Set or move the deadline of a name.
+
+        Raises:
+            AssertionError: `at_s` is before `now_s`: what it stands for was forgotten, not timed.
+        """
+        if not at_s >= self.now_s:  # so that NaN is refused too
+            raise AssertionError(f"the deadline {name} lies {self.now_s - at_s} s in the past")
         self._serial += 1
         self._at[name] = (at_s, self._serial)
         heappush(self._heap, (at_s, self._serial, name))

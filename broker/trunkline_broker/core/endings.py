@@ -111,7 +111,7 @@ class Endings:
         if call.state is not CallState.ENDED or call.ended is None:
             return
         if call.is_undecided:
-            if call.is_rebound or not self._worker_of(call).is_ready():
+            if call.is_rebound or not self.worker_of(call).is_ready():
                 return
             failure = failure_of(call.ended.finish)
             if failure is not None and self._retries(call, failure, now_s):
@@ -120,24 +120,28 @@ class Endings:
         hub.to_client(hub.clients.get(call.client), call.ended)
 
     def lose(self, worker: Worker, text: str, now_s: float) -> None:
-        """End everything that a worker held: it is gone, or counts as gone."""
+        """End all calls of a worker that has died or is treated as dead."""
         for call in list(worker.calls.values()):
-            if call.state is CallState.ENDED:
-                self.fail(call, LlmFailure(f"the tail is lost: {text}", Code.STREAM_CLOSED))
-            elif call.is_cancelled:
-                self.abort(call)
-            elif call.is_done:
-                self._tell(call, ENDED, None)
-                self.forget(call)
-            else:
-                failure = LlmFailure(text, Code.TRANSPORT)
-                told = account(call, RETRIED, now_s, worker, failure=failure.to_dict())
-                if self._retries(call, failure, now_s):
-                    self._hub.out.append(told)
-                else:
-                    self.fail(call, failure)
+            self.lose_call(call, worker, text, now_s)
         for lease in list(worker.leases):
             self._hub.drop_lease(lease)
+
+    def lose_call(self, call: Call, worker: Worker, text: str, now_s: float) -> None:
+        """End one call that its worker does not hold any more."""
+        if call.state is CallState.ENDED:
+            self.fail(call, LlmFailure(f"the tail is lost: {text}", Code.STREAM_CLOSED))
+        elif call.is_cancelled:
+            self.abort(call)
+        elif call.is_done:
+            self._tell(call, ENDED, None)
+            self.forget(call)
+        else:
+            failure = LlmFailure(text, Code.TRANSPORT)
+            told = account(call, RETRIED, now_s, worker, failure=failure.to_dict())
+            if self._retries(call, failure, now_s):
+                self._hub.out.append(told)
+            else:
+                self.fail(call, failure)
 
     def fail(self, call: Call, failure: LlmFailure) -> None:
         """End a call for good with a failure; repeated if its client asks again."""
@@ -165,11 +169,18 @@ class Endings:
             self._tell(call, CANCELLED, None)
         self.forget(call)
 
-    def tail_only(self, call: Call, worker: Worker, now_s: float) -> None:
-        """Take a call from an older broker whose end its worker has reported there already."""
+    def tail_only(self, call: Call, worker: Worker, now_s: float, *, is_undecided: bool) -> None:
+        """Take note that a worker keeps only the tail of a call whose end was not reported here.
+
+        Args:
+            call: runs as far as this broker knows.
+            worker: holds it.
+            now_s: monotonic seconds; the retention time begins.
+            is_undecided: an older broker got the report, and maybe has not decided on a retry.
+        """
         self._stop_running(call, worker)
         call.end(None, now_s)
-        call.is_undecided = True
+        call.is_undecided = is_undecided
         self._hub.deadlines.set((Timer.RETENTION, call.id), now_s + self._hub.spec.retention_s)
 
     def lost(self, call: Call) -> None:
@@ -201,15 +212,45 @@ class Endings:
             if worker is not None and call.is_detachable:
                 self._detach(client, call)
                 if call.state is CallState.RUNNING:
-                    hub.to_worker(worker, Window(call.id, call.attempt, 0, 0))
+                    self.detach(call, worker)
             elif call.state is CallState.RUNNING and worker is not None:
                 self._detach(client, call)
-                call.is_cancelled = True
-                hub.to_worker(worker, Cancel(call.id, call.attempt))
+                self.cancel(call)
             else:
                 if worker is not None:
                     hub.to_worker(worker, Done((CallRef(call.id, call.attempt),)))
                 self.drop(call)
+
+    def cancel(self, call: Call) -> None:
+        """Have the worker of a running call stop it; its `ENDED` closes the call."""
+        hub = self._hub
+        call.is_cancelled = True
+        call.asked_s = hub.now_s
+        hub.deadlines.clear((Timer.DETACHED, call.id))
+        hub.to_worker(self.worker_of(call), Cancel(call.id, call.attempt))
+
+    def detach(self, call: Call, worker: Worker, *, is_told: bool = False) -> None:
+        """Let a running call go on without a client for a bounded time.
+
+        Args:
+            call: has no client.
+            worker: runs it, and is told unless it knows.
+            is_told: it knows.
+        """
+        name = (Timer.DETACHED, call.id)
+        if self._hub.deadlines.at_s(name) is None:
+            self._hub.deadlines.set(name, self._hub.now_s + self._hub.spec.detached_s)
+        if not is_told:
+            self._hub.to_worker(worker, Window(call.id, call.attempt, 0, 0))
+
+    def on_detached_over(self, call_id: CallId) -> None:
+        """Cancel a running call to which no client has attached for too long."""
+        call = self._hub.calls.get(call_id)
+        if call is None:
+            raise AssertionError("a call that stops running clears this deadline")
+        self._hub.count("detached_over")
+        self._hub.log("warning", "detached_over", {"call": call_id.hex()[:8]})
+        self.cancel(call)
 
     def attach(self, call: Call, client: Client) -> None:
         """Give a running or ended call to another client, as its open stream."""
@@ -220,6 +261,7 @@ class Endings:
                 failure = LlmFailure("another client has attached to this call", Code.ABORTED)
                 frame = Failed(call.id, call.attempt, failure.to_dict())
                 self._hub.to_client(owner, frame)
+        self._hub.deadlines.clear((Timer.DETACHED, call.id))
         call.client, call.client_name = client.id, client.name
         client.calls[call.id] = call
         self._hub.open_stream(client, call)
@@ -234,7 +276,7 @@ class Endings:
             self._hub.deadlines.set((Timer.RETENTION, call_id), ends_s)
             return
         self._hub.count("retention_over")
-        self._hub.to_worker(self._worker_of(call), Done((CallRef(call.id, call.attempt),)))
+        self._hub.to_worker(self.worker_of(call), Done((CallRef(call.id, call.attempt),)))
         self.forget(call)
 
     def on_backoff_over(self, call_id: CallId, now_s: float) -> None:
@@ -252,6 +294,17 @@ class Endings:
             self._hub.clients.get(call.client),
             RetryStarted(call.id, call.attempt, backoff.retry_id),
         )
+
+    def say_retry(self, call: Call, client: Client, now_s: float) -> None:
+        """Repeat the offer of the next attempt, which got lost with a connection."""
+        backoff = call.backoff
+        if backoff is None:
+            raise AssertionError("a call in BACKOFF has one")
+        due_s = self._hub.deadlines.at_s((Timer.BACKOFF, call.id))
+        left_ms = 0.0 if due_s is None else max(0.0, due_s - now_s) * 1000
+        self._hub.to_client(client, retry_frame(call, backoff, left_ms))
+        if call.is_retry_due:
+            self.offer(call, backoff, now_s)
 
     def on_offer_over(self, call_id: CallId) -> None:
         """The client never opened the attempt: the call ends as the last one did."""
@@ -313,7 +366,7 @@ class Endings:
             hub.deadlines.clear((Timer.QUEUE, call.id))
 
     def _leave_worker(self, call: Call) -> None:
-        hub, worker = self._hub, self._worker_of(call)
+        hub, worker = self._hub, self.worker_of(call)
         if call.state is CallState.RUNNING:
             self._stop_running(call, worker)
         else:
@@ -325,13 +378,15 @@ class Endings:
         if client is not None:
             hub.close_stream(client, call)
 
-    def _worker_of(self, call: Call) -> Worker:
+    def worker_of(self, call: Call) -> Worker:
+        """Return the worker of a running or ended call."""
         worker = self._hub.workers.get(call.worker)
         if worker is None:
             raise AssertionError("a worker that goes loses its calls first")
         return worker
 
     def _stop_running(self, call: Call, worker: Worker) -> None:
+        self._hub.deadlines.clear((Timer.DETACHED, call.id))
         if worker.running == self._hub.spec.max_calls_per_worker:
             self._hub.on_topology()  # its other routes may have waited for this place
         worker.running -= 1

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hmac
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Final
 
 from trunkline_protocol.frames import (
     Attach,
@@ -29,31 +30,31 @@ from trunkline_protocol.ids import CallId, ClientId
 
 from trunkline_broker.core.calls import Call, CallState
 from trunkline_broker.core.clients import Client
-from trunkline_broker.core.endings import Endings, aborted, retry_frame
-from trunkline_broker.core.hub import Hub, Timer
+from trunkline_broker.core.endings import Endings, aborted
+from trunkline_broker.core.hub import Hub
 from trunkline_broker.core.openings import Openings
+from trunkline_broker.core.outcomes import Outcomes
 from trunkline_broker.core.windows import window_for
 from trunkline_broker.core.workers import Worker
+
+_ATTACH_S: Final = 2.0  # a worker that knows the token answers an ATTACH in one turn of its loop
 
 
 class Forwarding:
     """Passes frames on, or answers for calls that are not here."""
 
-    def __init__(self, hub: Hub, endings: Endings, openings: Openings) -> None:
+    def __init__(self, hub: Hub, endings: Endings, openings: Openings, outcomes: Outcomes) -> None:
         self._hub = hub
+        self._outcomes = outcomes
         self._endings = endings
         self._openings = openings
 
     def on_position(self, client: Client, frame: Credit | Resume, now_s: float) -> None:
         """Pass `CREDIT` or `RESUME` to the worker of the call."""
-        call = self._mine(client, frame.call, frame.attempt)
+        call = self._mine(client, frame.call, frame.attempt, now_s)
         if call is None:
             return
-        worker = self._hub.workers.get(call.worker)
-        if worker is None:
-            self._hub.count("position_without_worker")
-            return
-        call.heard_s = now_s
+        worker = self._endings.worker_of(call)
         # Positions are totals, and a quiet client says them again: what is held back costs time.
         if call.is_news(frame, now_s) and client.may_say(now_s):
             self._hub.to_worker(worker, frame)
@@ -83,13 +84,13 @@ class Forwarding:
                 hub.to_client(client, aborted(frame.call, frame.attempt))
             return
         if call.client != client.id:
-            hub.count("foreign_call")
+            hub.count("foreign_call")  # it goes on for the client that holds it, or for none
+            hub.to_client(client, aborted(frame.call, frame.attempt))
             return
         hub.count("calls_cancelled")
         worker = hub.workers.get(call.worker)
-        if call.state is CallState.RUNNING and worker is not None:
-            call.is_cancelled = True
-            hub.to_worker(worker, Cancel(call.id, call.attempt))
+        if call.state is CallState.RUNNING:
+            self._endings.cancel(call)
             return
         if worker is not None:  # ENDED: its answer will find nobody, so the tail is just dropped
             hub.to_worker(worker, Done((CallRef(call.id, call.attempt),)))
@@ -112,13 +113,16 @@ class Forwarding:
         call = hub.calls.get(frame.call)
         worker = hub.workers.get(call.worker) if call is not None else None
         if call is None or worker is None:
-            if not hub.may_be_held():
+            if not hub.may_be_held() or hub.calls.past(frame.call) is not None:
                 hub.to_client(client, Lost(frame.call, 0))
             return
         if call.token is None:
+            if call.begun_s is not None or self._has_waited(call, client, now_s):
+                hub.count("attach_refused")
+                hub.to_client(client, Lost(frame.call, 0))
+                return
             # Taken over from a worker of an older version, which alone knows the token. If it is
-            # right, its SNAPSHOT gives the call to whoever asked.
-            call.attacher = client.id
+            # right, its SNAPSHOT gives the call to the client that asked.
         elif not hmac.compare_digest(call.token, frame.token):
             hub.count("attach_refused")
             hub.to_client(client, Lost(frame.call, 0))
@@ -127,12 +131,18 @@ class Forwarding:
             self._endings.attach(call, client)
             call.stream_key = frame.stream_key
             call.is_rebound = False
-        call.heard_s = now_s
+        call.hear(now_s)
         is_new = call.client != client.id
         chunks, size = window_for(len(client.budget) + is_new)
         hub.to_worker(
             worker, replace(frame, client=client.id, window_chunks=chunks, window_bytes=size)
         )
+
+    def _has_waited(self, call: Call, client: Client, now_s: float) -> bool:
+        """Return whether a worker of an older version has left this client's token unanswered."""
+        if call.attacher != client.id:
+            call.attacher, call.attacher_s = client.id, now_s
+        return now_s - call.attacher_s >= _ATTACH_S
 
     def on_snapshot(self, worker: Worker, frame: Snapshot) -> None:
         """Pass the blocks of an attached call to its client."""
@@ -164,49 +174,26 @@ class Forwarding:
         for client_id, entries in by_client.items():
             self._hub.to_client(self._hub.clients.get(client_id), Sent(tuple(entries)))
 
-    def say_retry(self, call: Call, client: Client, now_s: float) -> None:
-        """Say again what got lost with a connection: the attempt it names has been given up."""
-        backoff = call.backoff
-        if backoff is None:
-            raise AssertionError("a call in BACKOFF has one")
-        due_s = self._hub.deadlines.at_s((Timer.BACKOFF, call.id))
-        left_ms = 0.0 if due_s is None else max(0.0, due_s - now_s) * 1000
-        self._hub.to_client(client, retry_frame(call, backoff, left_ms))
-        if call.is_retry_due:
-            self._endings.offer(call, backoff, now_s)
-
-    def _mine(self, client: Client, call_id: CallId, attempt: int) -> Call | None:
-        """Return the call a frame is about; answer and count where there is none."""
+    def _mine(self, client: Client, call_id: CallId, attempt: int, now_s: float) -> Call | None:
+        """Return the call whose running or ended attempt a frame is about; else answer it."""
         call = self._hub.calls.get(call_id)
         if call is None:
-            self._unknown(client, call_id, attempt)
-            return None
-        if call.client is None:
-            # Detached while this client seemed gone: it can't know what was said since.
-            self._hub.to_client(client, Lost(call_id, attempt))
+            self._outcomes.unknown(client, call_id, attempt)
             return None
         if call.client != client.id:
-            self._hub.count("foreign_call")
+            self._outcomes.foreign(client, call, attempt, is_opening=False)
+            return None
+        call.hear(now_s)
+        if call.state is CallState.BACKOFF:
+            self._endings.say_retry(call, client, now_s)
             return None
         if call.attempt != attempt:
-            self._hub.count("stale_attempt")
+            self._outcomes.other_attempt(client, call, attempt, is_opening=False)
+            return None
+        if call.waiting is not None:
+            self._openings.say_queued(call, call.waiting)
             return None
         return call
-
-    def _unknown(self, client: Client, call_id: CallId, attempt: int) -> None:
-        hub = self._hub
-        past = hub.calls.past(call_id)
-        if past is None and hub.may_be_held():
-            return  # a worker may yet say that it holds it; the client says this again
-        if past is None:
-            hub.to_client(client, Lost(call_id, attempt))
-            hub.count("calls_lost")
-        elif past.client == client.id and past.failed is not None:
-            hub.to_client(client, past.failed)
-        elif past.client == client.id and attempt >= past.attempt:
-            hub.to_client(client, Lost(call_id, attempt))
-        else:
-            hub.count("stale_attempt")
 
     def _restate(self, client: Client, entry: Restated, now_s: float) -> None:
         hub = self._hub
@@ -216,17 +203,11 @@ class Forwarding:
                 hub.claims[entry.call] = (client.id, entry)
                 hub.claims_high_water = max(hub.claims_high_water, len(hub.claims))
             return
-        if call is not None and call.state is CallState.BACKOFF and call.client == client.id:
-            self.say_retry(call, client, now_s)
-            return
-        call = self._mine(client, entry.call, entry.attempt)
+        call = self._mine(client, entry.call, entry.attempt, now_s)
         if call is None:
             return
-        call.heard_s = now_s
         call.is_recovered = entry.is_recovered
-        worker = hub.workers.get(call.worker)
-        if worker is None:
-            return  # it waits: QUEUED was said, and RUNNING will be
+        worker = self._endings.worker_of(call)
         if call.is_rebound:
             self._openings.rebind(call)
         hub.to_worker(

@@ -130,7 +130,7 @@ class Greeting:
         """Repeat what may have got lost with the older connection and nobody would ask for."""
         for call in list(client.calls.values()):
             if call.state is CallState.BACKOFF:
-                self._forwarding.say_retry(call, client, now_s)
+                self._endings.say_retry(call, client, now_s)
             else:
                 self._endings.say_ended(call, now_s)
 

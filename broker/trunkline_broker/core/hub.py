@@ -50,6 +50,8 @@ class Timer(Enum):
     CLIENT = "client without connection or process"
     SETTLE = "workers of the older broker"
     STOP = "drain of the broker"
+    DETACHED = "running call that nobody attaches to"
+    LOOK = "comparison of what is held with what is named"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,7 @@ class Hub:
             Fresh calls begin, but what clients say they hold waits.
         queued_bytes: bodies in all queues.
         freed: routes on which a place may have become free.
+        is_look_due: everything that waits must be compared with what it waits for.
         is_topology_new: queries that wait must be looked at.
         drained: draining workers that let something go.
         facts: what other flows must hear of.
@@ -126,7 +129,7 @@ class Hub:
         self.queued_bytes = 0
         self.queued_bytes_high_water = 0
         self.freed: set[RouteName] = set()
-        self.is_topology_new = False
+        self.is_topology_new = self.is_look_due = False
         self.drained: list[Worker] = []
         self.facts: list[Fact] = []
         self.counters: dict[str, int] = {}
@@ -203,6 +206,7 @@ class Hub:
             or self.freed
             or self.drained
             or self.is_topology_new
+            or self.is_look_due
             or self.is_settling
             or self.is_draining
         )
@@ -225,6 +229,17 @@ class Hub:
         """Count a refusal by its code."""
         self.refused[code] = self.refused.get(code, 0) + 1
         self.count("refused")
+
+    def stuck(self, what: str, fields: Mapping[str, object]) -> None:
+        """Report that something waits for an event that cannot come; the caller repairs it.
+
+        Raises:
+            AssertionError: the broker was started to end at such a defect, as tests do.
+        """
+        self.count("liveness")
+        self.log("error", "liveness", {"what": what, **fields})
+        if self.spec.is_liveness_strict:
+            raise AssertionError(f"{what}: {dict(fields)}")
 
     def log(self, level: str, event: str, fields: Mapping[str, object]) -> None:
         """Ask for a log line."""

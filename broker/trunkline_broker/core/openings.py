@@ -24,11 +24,12 @@ from trunkline_protocol.trace_context import span_of_call
 from trunkline_broker.core import access, accounts
 from trunkline_broker.core.accounts import FAILED
 from trunkline_broker.core.admission import Gate
-from trunkline_broker.core.calls import Call, CallState, Past
+from trunkline_broker.core.calls import Call, CallState
 from trunkline_broker.core.claims import Claim
 from trunkline_broker.core.clients import Client
 from trunkline_broker.core.endings import Endings, retry_frame
 from trunkline_broker.core.hub import Hub, Timer
+from trunkline_broker.core.outcomes import Outcomes
 from trunkline_broker.core.registry import Route
 from trunkline_broker.core.retry import read_re_offer, resume_backoff
 from trunkline_broker.core.specs import PoolSpec
@@ -41,8 +42,9 @@ _NO_POOL = PoolSpec(PoolName(""), "")  # bounds for calls of a route that nobody
 class Openings:
     """Starts calls, or lets them wait, or refuses them."""
 
-    def __init__(self, hub: Hub, endings: Endings) -> None:
+    def __init__(self, hub: Hub, endings: Endings, outcomes: Outcomes) -> None:
         self._hub = hub
+        self._outcomes = outcomes
         self._endings = endings
 
     def on_open(self, client: Client, frame: Open, now_s: float) -> None:
@@ -53,7 +55,7 @@ class Openings:
             return
         past = self._hub.calls.past(frame.call)
         if past is not None:
-            self._open_past(past, client, frame)
+            self._outcomes.past(client, frame.call, frame.attempt, past)
             return
         refusal = self._refusal(client, frame)
         if refusal is not None:
@@ -105,6 +107,13 @@ class Openings:
             self._hub.queued_bytes -= len(call.waiting.body)
             self._hub.deadlines.clear((Timer.QUEUE, call_id))
             self._start(call, gate, *verdict)
+
+    def is_startable(self, route: RouteName, now_s: float) -> bool:
+        """Return whether the first waiting call of a route could be started or refused now."""
+        gate = self._hub.gates.at(route)
+        call_id = gate.queue.peek()
+        call = self._hub.calls.get(call_id) if call_id is not None else None
+        return call is not None and not isinstance(self._verdict(call, gate, now_s), str)
 
     def on_queue_over(self, call_id: CallId, now_s: float) -> None:
         """End a call that waited too long, saying what was full."""
@@ -177,22 +186,19 @@ class Openings:
     # --- known calls ------------------------------------------------------------------------
 
     def _open_again(self, call: Call, client: Client, frame: Open, now_s: float) -> None:
-        hub = self._hub
-        if call.client is None:
-            self._give_up(client, frame)
-            return
         if call.client != client.id:
-            hub.count("foreign_call")
+            self._outcomes.foreign(client, call, frame.attempt, is_opening=True)
             return
+        call.hear(now_s)
         if frame.attempt > call.attempt and call.is_rebound:
             self._supersede(call, client, frame, now_s)
             return
         if frame.attempt != call.attempt:
-            hub.count("stale_attempt")
+            self._other_attempt(call, client, frame, now_s)
             return
         match call.state:
             case CallState.QUEUED:
-                self._say_queued(call, frame)
+                self.say_queued(call, frame)
             case CallState.RUNNING:
                 # What an older broker knew, and a worker does not say.
                 call.is_recovered = frame.recovery == "policy"
@@ -235,19 +241,11 @@ class Openings:
         call.opened_s = now_s
         self._admit(call, frame, now_s)
 
-    def _open_past(self, past: Past, client: Client, frame: Open) -> None:
-        if past.client == client.id and past.failed is not None and frame.attempt == past.attempt:
-            self._hub.to_client(client, past.failed)
-        elif past.client is None:
-            self._give_up(client, frame)
+    def _other_attempt(self, call: Call, client: Client, frame: Open, now_s: float) -> None:
+        if call.state is CallState.BACKOFF and frame.attempt < call.attempt:
+            self._endings.say_retry(call, client, now_s)
         else:
-            self._hub.count("stale_attempt")
-
-    def _give_up(self, client: Client, frame: Open) -> None:
-        """End a call here that was cancelled or detached because its client seemed gone."""
-        text = "this client seemed gone for too long, and the call was given up"
-        failure = LlmFailure(text, Code.TRANSPORT)
-        self._hub.to_client(client, Failed(frame.call, frame.attempt, failure.to_dict()))
+            self._outcomes.other_attempt(client, call, frame.attempt, is_opening=True)
 
     # --- new calls --------------------------------------------------------------------------
 
@@ -275,9 +273,10 @@ class Openings:
         call.queued_reason = "settling"
         hub.unsettled[call.id] = call
         hub.unsettled_high_water = max(hub.unsettled_high_water, len(hub.unsettled))
-        self._say_queued(call, frame)
+        self.say_queued(call, frame)
 
-    def _say_queued(self, call: Call, frame: Open) -> None:
+    def say_queued(self, call: Call, frame: Open) -> None:
+        """Tell the client of a queued call that it waits, and for what."""
         # That would begin the retry; whether its delay is over is decided when all is settled.
         if frame.retry_offer is not None and call.id in self._hub.unsettled:
             return

@@ -28,6 +28,7 @@ from trunkline_broker.core.hub import Hub, Timer, WorkerLost
 from trunkline_broker.core.refusal import Refusal
 from trunkline_broker.core.registry import Offer, read_offer
 from trunkline_broker.core.staffing import Staffing, manual_spec
+from trunkline_broker.core.upkeep import Upkeep
 from trunkline_broker.core.workers import Worker, WorkerState
 
 
@@ -35,9 +36,15 @@ class Registering:
     """Takes the frames of workers that are about themselves."""
 
     def __init__(
-        self, hub: Hub, staffing: Staffing, adoption: Adoption, forwarding: Forwarding
+        self,
+        hub: Hub,
+        staffing: Staffing,
+        adoption: Adoption,
+        forwarding: Forwarding,
+        upkeep: Upkeep,
     ) -> None:
         self._hub = hub
+        self._upkeep = upkeep
         self._staffing = staffing
         self._adoption = adoption
         self._forwarding = forwarding
@@ -111,7 +118,7 @@ class Registering:
         if worker.state is WorkerState.SERVING and not is_repeat:
             self._recommit(worker, offer)
 
-    def on_heartbeat(self, worker: Worker, frame: Heartbeat) -> None:
+    def on_heartbeat(self, worker: Worker, frame: Heartbeat, now_s: float) -> None:
         """Answer, so that the worker knows this broker lives; pass on what it has sent."""
         if frame.load is not None:
             self._note_blocks(worker, frame.load)
@@ -121,6 +128,8 @@ class Registering:
         self._hub.to_worker(worker, Heartbeat())
         if frame.sent:
             self._forwarding.on_sent(worker, frame.sent)
+        if frame.held is not None:
+            self._upkeep.on_beat(worker, frame.held, now_s)
 
     def _note_blocks(self, worker: Worker, load: Mapping[str, Any]) -> None:
         """Say that the loop of a worker stood still; one that does so for a lease is killed."""

@@ -119,6 +119,9 @@ class BrokerSpec:
         access: what clients on other hosts may do, by name of their key.
         attachments_dir: where workers of this host read attachments; empty: none are kept.
         attachments_bytes: most that the attachment store holds.
+        detached_s: longest time that a running call goes on without a client.
+        is_liveness_strict: a call that waits for an event that cannot come ends the broker, instead
+            of being repaired. For tests.
         is_traced: the shell records a span per call, so attempts are children of that.
     """
 
@@ -148,6 +151,8 @@ class BrokerSpec:
     access: Mapping[str, AccessSpec] = field(default_factory=dict[str, "AccessSpec"])
     attachments_dir: str = ""
     attachments_bytes: int = limits.ATTACHMENT_STORE_BYTES
+    detached_s: float = limits.DETACHED_S
+    is_liveness_strict: bool = False
     is_traced: bool = False
 
 

@@ -13,6 +13,7 @@ from trunkline_broker.core.openings import Openings
 from trunkline_broker.core.questions import Questions
 from trunkline_broker.core.staffing import Staffing
 from trunkline_broker.core.stopping import Stopping
+from trunkline_broker.core.upkeep import Upkeep
 
 
 class Timers:
@@ -29,6 +30,7 @@ class Timers:
         greeting: Greeting,
         questions: Questions,
         stopping: Stopping,
+        upkeep: Upkeep,
     ) -> None:
         self._hub = hub
         # Names are typed by their timer only; each function takes what its timer is set with.
@@ -47,6 +49,8 @@ class Timers:
             Timer.QUERY: lambda query, _: questions.on_query_due(query),
             Timer.CLIENT: lambda client, _: greeting.on_client_due(client),
             Timer.SETTLE: lambda _, now_s: adoption.settle(now_s),
+            Timer.DETACHED: lambda call, _: endings.on_detached_over(call),
+            Timer.LOOK: lambda _, __: upkeep.on_look_due(),
             Timer.STOP: lambda _, now_s: stopping.on_stop_due(now_s),
         }
 

@@ -1,11 +1,17 @@
-"""`DONE` for several calls at once, at most every `DONE_BATCH_S` (rule 10 of SPEC.md section 5)."""
+"""`DONE` for several calls at once, and again for each that the broker still names.
+
+At most every `DONE_BATCH_S` (rule 10 of SPEC.md section 5). A `DONE` may get lost with its
+connection; the broker then names the call again, and the answer follows from what is known here.
+"""
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from typing import Final
 
 from trunkline_protocol import limits
-from trunkline_protocol.frames import CallRef, Done
+from trunkline_protocol.frames import CallRef, Cancel, Done
+from trunkline_protocol.ids import CallId
 
 from trunkline.core.effects import NOTHING, Effects, Send
 from trunkline.core.queues import QueueStatistics
@@ -20,10 +26,11 @@ class Confirmations:
         due_s: when `flush` must be called next; infinity for never.
     """
 
-    __slots__ = ("_high_water", "_refs", "_sent_s", "due_s")
+    __slots__ = ("_high_water", "_refs", "_said", "_sent_s", "due_s")
 
     def __init__(self) -> None:
         self._refs: list[CallRef] = []
+        self._said: OrderedDict[CallRef, float] = OrderedDict()  # and when; the oldest first
         self._high_water = 0
         self._sent_s = -_NEVER_S
         self.due_s = _NEVER_S
@@ -31,11 +38,38 @@ class Confirmations:
     def add(self, refs: tuple[CallRef, ...], now_s: float) -> None:
         """Take some more; a full list is due at once."""
         self._refs.extend(refs)
+        for ref in refs:
+            self._said[ref] = now_s
+            self._said.move_to_end(ref)
+        while len(self._said) > limits.MAX_LIST_ENTRIES:
+            self._said.popitem(last=False)
         self._high_water = max(self._high_water, len(self._refs))
         if len(self._refs) >= limits.MAX_LIST_ENTRIES:
             self.due_s = now_s
         elif self.due_s == _NEVER_S:
             self.due_s = max(now_s, self._sent_s + limits.DONE_BATCH_S)
+
+    def on_named(self, call: CallId, attempt: int, now_s: float, *, is_ended: bool) -> Effects:
+        """Answer a broker that names a call which this client does not hold.
+
+        Args:
+            call: with `attempt`, what it named.
+            attempt: counts from 0.
+            now_s: monotonic seconds.
+            is_ended: the broker knows that it has ended.
+
+        Returns:
+            Nothing if a `DONE` is under way, or is due again: `flush` sends it. `CANCEL` for a
+            running attempt that was never received whole here.
+        """
+        ref = CallRef(call, attempt)
+        said_s = self._said.get(ref)
+        if said_s is not None and now_s - said_s < limits.REPEAT_AFTER_S:
+            return NOTHING
+        if said_s is None and not is_ended:
+            return [Send(Cancel(call, attempt))]
+        self.add((ref,), now_s)
+        return NOTHING
 
     def flush(self, now_s: float, *, can_send: bool) -> Effects:
         """Send what there is; while no broker answers it waits (at most one list)."""

@@ -404,7 +404,11 @@ class Mux:
         effects: list[Effect] = []
         for entry in frame.calls:
             stream = self._calls.get(entry.call)
-            if stream is not None and stream.attempt == entry.attempt:
+            if stream is None and self._link.is_up:
+                effects.extend(
+                    self._done.on_named(entry.call, entry.attempt, now_s, is_ended=False)
+                )
+            elif stream is not None and stream.attempt == entry.attempt:
                 told = stream.on_sent(entry.next, now_s)
                 effects.extend(self._absorb(stream, told, now_s))
         return effects
@@ -415,8 +419,8 @@ class Mux:
         now_s: float,
     ) -> Effects:
         stream = self._calls.get(frame.call)
-        if stream is None:  # the lane's finish usually comes before ENDED does
-            return NOTHING if type(frame) is Ended else [Count("frames_of_unknown_calls")]
+        if stream is None:
+            return self._on_unheld(frame, now_s)
         # An offer names the next attempt; everything else must name the current one.
         is_next = type(frame) is Retry and stream.phase is not Phase.BACKOFF
         if frame.attempt != stream.attempt + is_next:
@@ -428,6 +432,25 @@ class Mux:
             del self._by_key[old_key]
             self._by_key[stream.stream_key] = stream
         return self._absorb(stream, effects, now_s)
+
+    def _on_unheld(
+        self,
+        frame: Accepted | Queued | Window | Ended | Failed | Lost | Retry | RetryStarted,
+        now_s: float,
+    ) -> Effects:
+        """Answer for a call that is over here, so that the broker does not hold it for ever.
+
+        The lane's finish usually comes before `ENDED` does: then a `DONE` is under way.
+        """
+        if not self._link.is_up:
+            return NOTHING  # it names the call again
+        effects: Effects = NOTHING
+        if not isinstance(frame, Failed | Lost):
+            is_ended = type(frame) is Ended
+            effects = self._done.on_named(frame.call, frame.attempt, now_s, is_ended=is_ended)
+        if type(frame) is Ended:
+            return effects
+        return [Count("frames_of_unknown_calls"), *effects]
 
     def _told(
         self,

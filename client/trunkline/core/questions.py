@@ -14,9 +14,8 @@ from trunkline.core.effects import NOTHING, Answered, Count, Effects, Send
 from trunkline.core.queues import QueueStatistics
 
 # These change something, so a broker that has not answered may have done it: never asked twice.
-_ONCE_ONLY: Final = frozenset(
-    {"prepareCall", "releaseCall", "swap", "stop", "restart", "reload", "drain"}
-)
+# `prepareCall` is: what its first answer granted and nobody got is released by its lease.
+_ONCE_ONLY: Final = frozenset({"releaseCall", "swap", "stop", "restart", "reload", "drain"})
 
 
 @dataclass(slots=True)

@@ -84,7 +84,7 @@ def test_the_number_of_an_attempt_is_the_number_of_retries() -> None:
     """A budget does not start over when another broker takes a call over."""
     client = RigClient(Rig(), 1)
     assert Call.opened(an_open(attempt=3), CLIENT).retries == 3
-    call = Call.held(held(an_open(attempt=2), client), WORKER)
+    call = Call.held(held(an_open(attempt=2), client), WORKER, 1.0)
     assert (call.retries, call.client, call.is_rebound) == (2, client.id, True)
     call.back_off(BACKOFF)
 

@@ -66,20 +66,21 @@ def test_a_flood_of_positions_does_not_reach_the_worker() -> None:
 
 
 def test_positions_of_calls_that_nobody_runs() -> None:
-    """Waiting: counted. Unknown: LOST. Failed: the failure again. Foreign and old: counted."""
+    """Waiting: QUEUED again. Unknown and over: LOST. Failed: the failure again."""
     rig, client, worker = a_rig(concurrency=1)
     running = client.open()
     waiting = client.open()
     client.say(a_credit(waiting))
-    assert rig.count("position_without_worker") == 1
+    assert client.got(frames.Queued)
     client.say(a_credit(client.an_open()))
     assert client.got(frames.Lost)
     worker.end(running)
     client.say(done(running))
     client.say(a_credit(running))
     assert client.got(frames.Lost)
-    rig.a_client().say(a_credit(running))
-    assert rig.count("stale_attempt") == 1
+    other = rig.a_client()
+    other.say(a_credit(running))
+    assert other.got(frames.Lost)
     failed = client.open("nobody")
     client.say(a_credit(failed))
     assert client.got(frames.Failed)
@@ -87,14 +88,14 @@ def test_positions_of_calls_that_nobody_runs() -> None:
 
 def test_restate_passes_positions_and_repeats_the_end() -> None:
     """What got lost with a connection is said again."""
-    rig, client, worker = a_rig(concurrency=1)
+    _, client, worker = a_rig(concurrency=1)
     opened = client.open()
     waiting = client.open()
     client.say(restated(opened))
     credit = only(worker.got(frames.Credit))
     assert (credit.received, credit.consumed, credit.consumed_bytes) == (4, 2, 20)
     client.say(restated(waiting))
-    assert not rig.effects
+    assert client.got(frames.Queued)
     worker.end(opened)
     client.say(restated(opened))
     assert client.got(frames.Ended)
@@ -135,10 +136,12 @@ def test_cancel_in_every_state() -> None:
     client.say(frames.Cancel(ended.call, 0))
     assert client.got(frames.Ended)
     again = client.open()
-    rig.a_client().say(frames.Cancel(again.call, 0))
-    assert rig.count("foreign_call") == 1
-    client.say(waiting)
-    assert rig.count("stale_attempt") == 1  # a late repetition of its OPEN starts nothing
+    other = rig.a_client()
+    other.say(frames.Cancel(again.call, 0))
+    assert other.got(frames.Ended)
+    assert worker.got(frames.Cancel) == []
+    client.say(waiting)  # a late repetition of its OPEN starts nothing
+    assert client.failure()["code"] == "TRANSPORT"
     rig.check()
 
 

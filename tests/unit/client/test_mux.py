@@ -14,6 +14,7 @@ from trunkline.core.effects import (
     Left,
     OpenLane,
     Rejected,
+    Send,
     Wake,
 )
 from trunkline.core.stream_state import Phase, StreamState
@@ -127,7 +128,7 @@ def test_frames_go_to_the_stream_of_their_key() -> None:
 
 
 def test_a_finished_call_is_forgotten() -> None:
-    """Its late frames are strays, its late ENDED is nothing, other late frames are counted."""
+    """Its late frames are strays, its ENDED is nothing while a DONE is under way."""
     mux = a_mux()
     stream = running(mux)
     assert kinds(end(mux, stream)) == [frames.Done, Wake]
@@ -139,6 +140,40 @@ def test_a_finished_call_is_forgotten() -> None:
     assert mux.on_control(lost, 0.0) == [Count("frames_of_unknown_calls")]
     assert mux.next_deadline_s() == float("inf")
     assert mux.take(stream, 0.0)[0] == [STOP]
+
+
+def test_done_is_repeated_for_a_broker_that_still_names_the_call() -> None:
+    """The DONE got lost with a connection, or with a broker; whatever names the call brings one."""
+    mux = a_mux()
+    stream = running(mux)
+    end(mux, stream)
+    ended = frames.Ended(stream.call, 0, 1, {"kind": "stop"})
+    window = frames.Window(stream.call, 0, 1, 65_536)
+    told = frames.Sent((frames.Progress(stream.call, 0, 1),))
+    now_s = 0.0
+    mux.on_tick(mux.next_deadline_s())
+    for frame in (ended, window, told):
+        mux.on_control(frame, now_s + 0.4)
+        assert mux.next_deadline_s() == float("inf")
+        now_s += 1.0
+        mux.on_control(frame, now_s)
+        again = [Send(frames.Done((frames.CallRef(stream.call, 0),)))]
+        assert mux.on_tick(mux.next_deadline_s()) == again
+
+
+def test_a_call_that_is_not_held_is_cancelled_for_a_broker_that_names_it() -> None:
+    """This client gave it up while no broker answered, so nobody reads it: its place is freed."""
+    mux = a_mux()
+    for frame in (
+        frames.Window(ABSENT, 2, 1, 65_536),
+        frames.Queued(ABSENT, 2, "turn"),
+        frames.Sent((frames.Progress(ABSENT, 2, 1),)),
+    ):
+        assert Send(frames.Cancel(ABSENT, 2)) in mux.on_control(frame, 0.0)
+    ended = frames.Ended(ABSENT, 2, 1, {"kind": "stop"})
+    assert mux.on_control(ended, 0.0) is NOTHING
+    done = [Send(frames.Done((frames.CallRef(ABSENT, 2),)))]
+    assert mux.on_tick(mux.next_deadline_s()) == done
 
 
 def test_a_gap_is_asked_for_and_scheduled() -> None:
@@ -198,14 +233,14 @@ def test_control_frames_reach_their_call_and_attempt() -> None:
 
 
 def test_sent_reaches_each_call_it_names() -> None:
-    """Unknown calls and other attempts are left out."""
+    """Other attempts are left out; a call that this client does not hold is cancelled."""
     mux = a_mux()
     stream = running(mux)
     entries = tuple(
         frames.Progress(call, attempt, 4)
         for call, attempt in ((stream.call, 0), (stream.call, 1), (ABSENT, 0))
     )
-    assert mux.on_control(frames.Sent(entries), 1.0) == []
+    assert mux.on_control(frames.Sent(entries), 1.0) == [Send(frames.Cancel(ABSENT, 0))]
     assert stream.intake.known_next == 4
 
 

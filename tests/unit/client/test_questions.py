@@ -47,6 +47,15 @@ def test_only_harmless_queries_are_asked_again() -> None:
     assert len(questions) == 1
 
 
+def test_a_call_is_prepared_also_if_the_broker_is_restarted_meanwhile() -> None:
+    """What the lost answer granted is released by its own lease."""
+    questions = Questions()
+    query = a_query("prepareCall")
+    questions.ask(query, 5.0, 0.0, can_send=True)
+    assert kinds(questions.speak(is_new_epoch=True)) == [Query]
+    assert questions.on_reply(Reply(query.query, body=b"x"), None) == [Answered(query.query, b"x")]
+
+
 def test_a_query_times_out() -> None:
     """The answerer is told, if it may have heard of it."""
     questions = Questions()
