@@ -28,6 +28,7 @@ _RECONNECT_MS: Final = 50
 _RECONNECT_MAX_MS: Final = 500
 _CLOSE_LINGER_MS: Final = 200  # CANCEL and BYE still go out; a dead broker holds nobody up
 _MAX_SOCKETS: Final = 16_384
+_CONTEXT_FILES: Final = 12  # of two threads and the first sockets: 7 were counted
 # A peer on another host may vanish without a word; on ipc the kernel tells.
 _TCP_HEARTBEAT_MS: Final = 3_000
 _TCP_TIMEOUT_MS: Final = 10_000
@@ -65,10 +66,25 @@ _shared: Final = _Shared()
 def _context() -> zmq.Context[zmq.Socket[bytes]]:
     """Return the context; a forked child gets its own, since threads do not survive a fork."""
     if _shared.context is None or _shared.pid != os.getpid():
+        _check_descriptors()
         _shared.context = zmq.Context()
         _shared.context.set(zmq.MAX_SOCKETS, _MAX_SOCKETS)
         _shared.pid = os.getpid()
     return _shared.context
+
+
+def _check_descriptors() -> None:
+    """Make sure that the context's threads find what they need: without it libzmq aborts.
+
+    Raises:
+        OSError: too few descriptors are free.
+    """
+    taken: list[int] = []
+    try:
+        taken.extend(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC) for _ in range(_CONTEXT_FILES))
+    finally:
+        for descriptor in taken:
+            os.close(descriptor)
 
 
 @record
@@ -104,6 +120,7 @@ class Connection:
 
         Raises:
             LocalProtocolError: ZeroMQ can't make anything of the endpoint; nothing is left open.
+            OSError: no descriptor is free; likewise.
         """
         self._loop = asyncio.get_running_loop()
         self._client_id = client_id
@@ -116,7 +133,11 @@ class Connection:
         self._lane_is_due = self._control_is_due = False
         self._is_closed = False
         self._control = self._socket(endpoint, MAX_PART_BYTES)
-        self._monitor = self._control.get_monitor_socket(_EVENTS)
+        try:
+            self._monitor = self._control.get_monitor_socket(_EVENTS)
+        except zmq.ZMQError as exc:
+            self._control.close(0)
+            raise OSError(exc.errno, exc.strerror) from exc
         self._loop.add_reader(self._monitor.FD, self._read_monitor)
         self._loop.add_reader(self._control.FD, self.drain_control)
         try:
@@ -129,7 +150,10 @@ class Connection:
         self._call_control_soon()
 
     def _socket(self, endpoint: str, max_part_bytes: int) -> zmq.Socket[bytes]:
-        socket = _context().socket(zmq.DEALER)
+        try:
+            socket = _context().socket(zmq.DEALER)
+        except zmq.ZMQError as exc:
+            raise OSError(exc.errno, exc.strerror) from exc
         socket.linger = 0
         socket.setsockopt(zmq.RECONNECT_IVL, _RECONNECT_MS)
         socket.setsockopt(zmq.RECONNECT_IVL_MAX, _RECONNECT_MAX_MS)
@@ -157,18 +181,32 @@ class Connection:
             self._call_control_soon()
         return True
 
-    def open_lane(self, endpoint: str) -> None:
-        """Make the lane socket, or a new one in place of the old, under the same routing id."""
+    def open_lane(self, endpoint: str) -> bool:
+        """Make the lane socket, or a new one in place of the old, under the same routing id.
+
+        Returns:
+            `False` if there is none now: no descriptor is free, or ZeroMQ can't make anything of
+            the endpoint. No echo comes then, and the core asks again.
+        """
         if self._is_closed:
-            return
+            return False
         self._close_lane()
         endpoint = lane_address(endpoint, self._endpoint)
-        lane = self._lane = self._socket(endpoint, MAX_LANE_BODY_BYTES + HEADER_BYTES)
-        lane.setsockopt(zmq.IDENTITY, self._client_id)
-        lane.setsockopt(zmq.RCVHWM, 0)  # credit is the bound
+        try:
+            lane = self._socket(endpoint, MAX_LANE_BODY_BYTES + HEADER_BYTES)
+        except OSError:
+            return False
+        try:
+            lane.setsockopt(zmq.IDENTITY, self._client_id)
+            lane.setsockopt(zmq.RCVHWM, 0)  # credit is the bound
+            lane.connect(endpoint)
+        except zmq.ZMQError:
+            lane.close(0)
+            return False
+        self._lane = lane
         self._loop.add_reader(lane.FD, self.drain_lane)
-        lane.connect(endpoint)
         self._call_lane_soon()  # as for control
+        return True
 
     def _close_lane(self) -> None:
         if self._lane is not None:
@@ -191,7 +229,10 @@ class Connection:
     # --- in ------------------------------------------------------------------------------------
 
     def drain_lane(self) -> None:
-        """Hand over what the lane holds, up to a bound, and come back for the rest."""
+        """Hand over what the lane holds, up to a bound, and come back for the rest.
+
+        A frame may lead to another lane in place of this one, or to none.
+        """
         self._lane_is_due = False
         lane = self._lane
         if lane is None:
@@ -200,12 +241,17 @@ class Connection:
         try:
             take(receive(_NOW))
             # A paced stream brings one frame per wake; asking is cheaper than being refused.
-            if cast("int", lane.get(_READY)) & _IN:
+            if self._lane is lane and cast("int", lane.get(_READY)) & _IN:
                 for _ in range(_DRAIN_AT_ONCE):
                     take(receive(_NOW))
+                    if self._lane is not lane:
+                        break
                 self._call_lane_soon()
         except zmq.Again:  # empty
             pass
+        except BaseException:
+            self._call_lane_soon()  # an observer's: the edge was taken, the rest has no other
+            raise
         self._on.drained()
 
     def drain_control(self) -> None:
@@ -221,6 +267,9 @@ class Connection:
             self._call_control_soon()
         except zmq.Again:  # empty
             pass
+        except BaseException:
+            self._call_control_soon()  # as for the lane
+            raise
         self._on.drained()
 
     def _call_lane_soon(self) -> None:

@@ -93,7 +93,12 @@ class Shell:
         receivers = Receivers(
             self._on_control, self._on_lane, self._on_connected, self._on_rejected, self._arm
         )
-        self._connection = Connection(self.endpoint, self._client_id, receivers, self._keys)
+        try:
+            self._connection = Connection(self.endpoint, self._client_id, receivers, self._keys)
+        except OSError as exc:  # no descriptor is free
+            self._is_closing = self._is_closed = True
+            text = f"cannot open the sockets to the broker at {self.endpoint}: {exc.strerror}"
+            raise BrokerUnreachableError(text, self.endpoint) from exc
         try:
             async with asyncio.timeout(timeout_s):
                 await self._ready
@@ -230,8 +235,8 @@ class Shell:
     def _perform(self, effect: Effect) -> None:  # noqa: C901  one row per effect
         match effect:
             case OpenLane():
-                if self._connection is not None:
-                    self._connection.open_lane(effect.endpoint)
+                if self._connection is not None and not self._connection.open_lane(effect.endpoint):
+                    self._count("unopened_lanes")
             case BecameReady() | Left():
                 _resolve(self._ready if isinstance(effect, BecameReady) else self._left)
             case Rejected():

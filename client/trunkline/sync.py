@@ -24,6 +24,7 @@ from trunkline_protocol.retry_policy import ResolvedRetryPolicy
 
 from trunkline import arguments
 from trunkline.core.queues import QueueStatistics
+from trunkline.errors import BrokerUnreachableError
 from trunkline.events import Observer
 from trunkline.portal import Portal
 from trunkline.queries import DEFAULT_QUERY_TIMEOUT_S
@@ -32,6 +33,7 @@ from trunkline.stream import GenerateResult, RetryObserver
 from trunkline.sync_listeners import (
     SyncGenerateListener,
     SyncStreamListener,
+    contained,
     generate_listener,
     stream_listener,
 )
@@ -51,7 +53,9 @@ class SyncRuntime:
 
     Each method does what the method of `LlmRuntime` with its name does and raises what that raises;
     in a forked child `ForkedClientError`, and called by an observer `LocalProtocolError`, since it
-    would wait for itself. Ctrl-C cancels what it interrupts.
+    would wait for itself. Ctrl-C cancels what it interrupts. A signal handler may call any method.
+    If the runtime's thread has ended, or has answered nothing for 30 s (an observer blocks it),
+    every wait ends in `LocalProtocolError`.
 
     Attributes:
         endpoint: address of the broker.
@@ -73,7 +77,12 @@ class SyncRuntime:
             raise LocalProtocolError(
                 "a runtime is connected once; call trunkline.connect_sync() again"
             )
-        portal = self._portal = Portal()
+        try:
+            portal = self._portal = Portal()
+        except OSError as exc:  # no descriptor is free
+            self._is_closed = True
+            text = f"cannot start the runtime's thread: {exc.strerror}"
+            raise BrokerUnreachableError(text, self.endpoint) from exc
         try:
             portal.run(self._runtime.__aenter__)
         except BaseException:  # Ctrl-C too: its thread ends
@@ -90,9 +99,11 @@ class SyncRuntime:
         portal = self._portal
         if portal is None or portal.is_foreign or self._is_closed:
             return
+        if not portal.is_over:
+            portal.check_usable()  # in the runtime's own thread nothing changes
         self._is_closed = True
         try:
-            portal.run(self._runtime.aclose)
+            portal.let_go(self._runtime.aclose)
         finally:
             portal.close()
 
@@ -129,7 +140,11 @@ class SyncRuntime:
         portal = self._entered()
         made = portal.call(
             lambda: self._runtime.stream(
-                options, recovery=recovery, on_retry=on_retry, detachable=detachable, **fields
+                options,
+                recovery=recovery,
+                on_retry=contained(on_retry),
+                detachable=detachable,
+                **fields,
             )
         )
         return SyncStream(portal, made)
@@ -152,7 +167,7 @@ class SyncRuntime:
         portal = self._entered()
         made = portal.call(
             lambda: self._runtime.stream_blocks(
-                options, recovery=recovery, on_retry=on_retry, **fields
+                options, recovery=recovery, on_retry=contained(on_retry), **fields
             )
         )
         return SyncBlockStream(portal, made)
@@ -168,7 +183,9 @@ class SyncRuntime:
     ) -> GenerateResult:
         """As `LlmRuntime.generate`."""
         return self._run(
-            lambda: self._runtime.generate(options, recovery=recovery, on_retry=on_retry, **fields)
+            lambda: self._runtime.generate(
+                options, recovery=recovery, on_retry=contained(on_retry), **fields
+            )
         )
 
     def prepare_call(
@@ -208,7 +225,7 @@ class SyncRuntime:
     def on_adapters_updated(self, observer: Observer) -> Callable[[], None]:
         """As `LlmRuntime.on_adapters_updated`; called in the runtime's thread."""
         portal = self._entered()
-        dispose = portal.call(lambda: self._runtime.on_adapters_updated(observer))
+        dispose = portal.call(lambda: self._runtime.on_adapters_updated(contained(observer)))
         return lambda: None if portal.is_over else portal.call(dispose)
 
     def adapters_updated(self) -> SyncAdapterUpdates:

@@ -6,6 +6,8 @@ What a listener calls goes back to the loop; when the call is cancelled, so is w
 from __future__ import annotations
 
 import asyncio
+import inspect
+import logging
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, Protocol, cast
 
@@ -17,7 +19,9 @@ from trunkline.middleware import GenerateListener, NextResult, NextStream, Strea
 from trunkline.portal import Portal
 from trunkline.stream import GenerateResult
 
+END_S: Final = 5.0  # how long a listener may block after its call was cancelled
 _END: Final = object()  # of an iterator; a listener may yield anything
+_log: Final = logging.getLogger("trunkline")
 
 
 class SyncNextStream(Protocol):
@@ -42,6 +46,25 @@ class SyncNextResult(Protocol):
 
 SyncStreamListener = Callable[[GenerateOptions, SyncNextStream], Iterable[StreamChunk]]
 SyncGenerateListener = Callable[[GenerateOptions, SyncNextResult], GenerateResult]
+
+
+def contained(observer: Any) -> Any:
+    """Return an observer that raises nothing but `Exception`, or what is no observer as it is.
+
+    `sys.exit` in an observer would end the runtime's thread, with every stream in it.
+    """
+    if not callable(observer) or inspect.iscoroutinefunction(observer):
+        return observer  # refused where it is taken
+
+    def observe(*args: object) -> None:
+        try:
+            observer(*args)
+        except Exception:
+            raise
+        except BaseException as exc:
+            raise RuntimeError(f"an observer raised {type(exc).__name__}") from exc
+
+    return observe
 
 
 def stream_listener(portal: Portal, listener: SyncStreamListener) -> StreamListener:
@@ -79,17 +102,37 @@ class _Steps:
         self._step: asyncio.Future[Any] | None = None
 
     async def run(self, job: Callable[[], Any]) -> Any:
-        step = self._step = asyncio.ensure_future(self._portal.in_thread(job))
+        step = self._step = self._portal.in_thread(job)
         return await asyncio.shield(step)  # a thread cannot be cancelled, only waited for
 
     async def end(self, close: Callable[[], object] | None) -> None:
-        """Wait for a step under way, whose provider call was cancelled, and close the iterator."""
-        if self._step is not None and not self._step.done():
-            await asyncio.wait((self._step,))
-        if self._step is not None and not self._step.cancelled():
-            self._step.exception()  # told to nobody: the reader has left
+        """Wait for a step under way, whose provider call was cancelled, and close the iterator.
+
+        A listener that still blocks after `END_S` keeps its thread; its iterator is not closed.
+        """
+        if self._step is not None and not await self._has_ended(self._step):
+            return
         if close is not None:
-            await self._portal.in_thread(close)
+            closing = self._step = self._portal.in_thread(close)
+            if await self._has_ended(closing):
+                await closing  # what it raises is the reader's
+
+    async def _has_ended(self, step: asyncio.Future[Any]) -> bool:
+        """Wait for the end of a step, which cannot be forced."""
+        done, _ = await asyncio.wait((step,), timeout=END_S)
+        step.add_done_callback(_retrieve)  # the reader has left: nobody else asks for the outcome
+        if not done:
+            _log.warning(
+                "a blocking llm/stream listener has not ended %g s after its call was cancelled;"
+                " its thread is left to itself",
+                END_S,
+            )
+        return bool(done)
+
+
+def _retrieve(step: asyncio.Future[Any]) -> None:
+    if not step.cancelled():
+        step.exception()
 
 
 def _pulled(portal: Portal, source: AsyncIterable[StreamChunk]) -> Iterator[StreamChunk]:
@@ -107,7 +150,7 @@ def _pulled(portal: Portal, source: AsyncIterable[StreamChunk]) -> Iterator[Stre
         while (chunk := portal.run(pull)) is not None:
             yield chunk
     finally:
-        portal.run(close)
+        portal.let_go(close)  # a generator may be collected on any thread
 
 
 def generate_listener(portal: Portal, listener: SyncGenerateListener) -> GenerateListener:

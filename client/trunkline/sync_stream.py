@@ -38,6 +38,7 @@ class SyncStream:
         self.model = stream.model
         self._portal = portal
         self._stream = stream
+        # Assigned on the loop only: Ctrl-C may end the thread that asked between two instructions.
         self._chunks = _EMPTY
 
     def __iter__(self) -> Self:
@@ -45,14 +46,13 @@ class SyncStream:
 
     def __next__(self) -> StreamChunk:
         """Return the next chunk; raises as `Stream.__anext__`, `StopIteration` at the end."""
-        chunk = next(self._chunks, None)
-        if chunk is None:
-            batch = self._read()
-            if not batch:
+        while True:
+            # No signal handler runs between taking a chunk here and returning it, as one may
+            # behind a call; and two threads never get the same chunk.
+            for chunk in self._chunks:
+                return chunk
+            if not self._has_read():
                 raise StopIteration
-            self._chunks = iter(batch)
-            chunk = next(self._chunks)
-        return chunk
 
     def batches(self) -> Iterator[list[StreamChunk]]:
         """Yield the chunks in lists, as they arrive: the cheapest way to read a fast stream."""
@@ -61,10 +61,20 @@ class SyncStream:
 
     def next_batch(self) -> list[StreamChunk]:
         """Return the chunks that are here, at least one; none at the end of the stream."""
-        return list(self._chunks) or self._read()
+        while True:
+            batch = [*self._chunks]
+            if batch or not self._has_read():
+                return batch
 
-    def _read(self) -> list[StreamChunk]:
-        return self._portal.run(self._stream.next_batch, self._stream.cancel)
+    def _has_read(self) -> bool:
+        """Wait until chunks are here; return whether there are more."""
+        return self._portal.run(self._read, self._stream.cancel)
+
+    async def _read(self) -> bool:
+        batch = await self._stream.next_batch()
+        # Another thread may have put chunks there meanwhile, and read some.
+        self._chunks = iter([*self._chunks, *batch])
+        return bool(batch)
 
     def __enter__(self) -> Self:
         self._portal.run(self._stream.__aenter__)
@@ -75,9 +85,11 @@ class SyncStream:
 
     def close(self) -> None:
         """Leave the stream: cancel it unless it is over, and drop what was not read."""
+        self._portal.let_go(self._close)
+
+    async def _close(self) -> None:
         self._chunks = _EMPTY
-        if not self._portal.is_over:
-            self._portal.run(self._stream.aclose)
+        await self._stream.aclose()
 
     def cancel(self) -> None:
         """Stop the provider request; a reader gets one `aborted` finish. Harmless when over."""
@@ -136,20 +148,24 @@ class SyncBlockStream:
         self._portal = portal
         self._blocks = aiter(blocks)
         self._cancel = blocks.stream.cancel
+        self._here: Iterator[ContentBlock] = iter(())  # as `_chunks` of `SyncStream`
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> ContentBlock:
         """Return the next block; raises as `BlockStream`, `StopIteration` at the end."""
+        while True:
+            for block in self._here:
+                return block
+            if not self._portal.run(self._read, self._cancel):
+                raise StopIteration
 
-        async def pull() -> ContentBlock | None:
-            return await anext(self._blocks, None)
-
-        block = self._portal.run(pull, self._cancel)
-        if block is None:
-            raise StopIteration
-        return block
+    async def _read(self) -> bool:
+        block = await anext(self._blocks, None)
+        if block is not None:
+            self._here = iter([*self._here, block])
+        return block is not None
 
     def __enter__(self) -> Self:
         self.stream.__enter__()

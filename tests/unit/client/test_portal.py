@@ -119,3 +119,100 @@ def test_what_is_handed_in_while_it_closes_ends() -> None:
         for thread in threads:
             thread.join(SOON_S)
         assert outcomes == [LocalProtocolError] * 3
+
+
+def test_a_loop_that_can_not_be_made_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its thread ends; the constructor raises what it raised."""
+
+    def no_loop() -> asyncio.AbstractEventLoop:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(asyncio, "new_event_loop", no_loop)
+    monkeypatch.setattr(asyncio.events, "new_event_loop", no_loop)
+    with pytest.raises(OSError, match="Too many"):
+        Portal()
+
+
+def test_a_loop_that_stands_still_ends_the_wait(
+    portal: Portal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error names where it stands."""
+    monkeypatch.setattr("trunkline.portal._LOOK_S", 0.01)
+    gate, raised = threading.Event(), list[str]()
+
+    def blocked() -> None:
+        try:
+            portal.call(lambda: gate.wait(SOON_S))
+        except LocalProtocolError as exc:
+            raised.append(str(exc))
+
+    thread = threading.Thread(target=blocked)
+    thread.start()
+    thread.join(SOON_S)
+    gate.set()
+    assert "answered nothing" in raised[0]
+    assert "threading.py" in raised[0]
+    assert portal.run(named) == "trunkline"
+
+
+@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+def test_a_job_that_would_end_the_loop_ends_alone(
+    portal: Portal, error: type[BaseException]
+) -> None:
+    async def wrong() -> None:
+        raise error
+
+    with pytest.raises(error):
+        portal.run(wrong)
+    assert portal.run(named) == "trunkline"
+
+
+def test_a_dead_loop_ends_every_wait() -> None:
+    portal = Portal()
+    waits, raised = threading.Event(), list[BaseException]()
+
+    async def waiting() -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    def blocked() -> None:
+        try:
+            portal.run(waiting)
+        except LocalProtocolError as exc:
+            raised.append(exc)
+
+    async def dying() -> None:
+        def die() -> None:
+            raise SystemExit
+
+        asyncio.get_running_loop().call_soon(die)
+
+    thread = threading.Thread(target=blocked)
+    thread.start()
+    assert waits.wait(SOON_S)
+    portal.run(dying)
+    thread.join(SOON_S)
+    assert [str(each) for each in raised] == ["this runtime's thread has ended by SystemExit"]
+    with pytest.raises(LocalProtocolError, match="SystemExit"):
+        portal.run(named)
+    portal.let_go(named)  # nothing is left to be let go of
+    portal.close()
+
+
+def test_closing_on_its_own_thread_changes_nothing(portal: Portal) -> None:
+    with pytest.raises(LocalProtocolError, match="own thread"):
+        portal.call(portal.close)
+    assert portal.run(named) == "trunkline"
+
+
+def test_what_is_let_go_of_on_the_loops_thread_is_only_started(portal: Portal) -> None:
+    done = threading.Event()
+
+    async def job() -> None:
+        done.set()
+
+    portal.call(lambda: portal.let_go(job))
+    assert done.wait(SOON_S)
+    done.clear()
+    portal.let_go(job)
+    assert done.is_set()
