@@ -31,8 +31,11 @@ from trunkline_protocol.limits import (
 from trunkline_broker.core import effects as do
 from trunkline_broker.core import events as said
 from trunkline_broker.core.specs import StoredAttachment
+from trunkline_broker.edge import Edge
+from trunkline_broker.locks import open_lock
 from trunkline_broker.paths import PRIVATE_FILE_MODE, make_private
 from trunkline_broker.queues import QueueFigures
+from trunkline_broker.regular_files import open_regular
 
 PART_SUFFIX: Final = ".part"
 _MAX_STEPS: Final = MAX_CLIENTS * MAX_OPEN_QUERIES_PER_CLIENT
@@ -55,18 +58,20 @@ class AttachmentStore:
     Args:
         directory: made private if it is not there.
         report: takes events, on the loop.
+        edge: takes what no disk explains; whoever asked gets an answer all the same.
 
     Raises:
         RunDirError, OSError: the directory can't be used.
     """
 
-    def __init__(self, directory: Path, report: _Report) -> None:
+    def __init__(self, directory: Path, report: _Report, edge: Edge) -> None:
         self._directory = directory
         self._report = report
+        self._edge = edge
         self._loop = asyncio.get_running_loop()
         self._cleanup = ExitStack()
         make_private(directory)
-        lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE_MODE)
+        lock = open_lock(directory / _LOCK)
         self._cleanup.callback(os.close, lock)
         # Brokers with different run directories may share a home: only one writes.
         self._is_ours = _is_locked(lock)
@@ -85,8 +90,9 @@ class AttachmentStore:
 
     def scan(self) -> tuple[StoredAttachment, ...]:
         """Return what is there, the longest unused first; other files are left alone."""
-        if not self._is_ours:
-            return ()
+        return self._edge.run(self._scan, ()) if self._is_ours else ()
+
+    def _scan(self) -> tuple[StoredAttachment, ...]:
         found: list[tuple[int, StoredAttachment]] = []
         with os.scandir(self._directory) as entries:
             for entry in entries:
@@ -107,14 +113,14 @@ class AttachmentStore:
         """Have the thread perform an effect, after those that came before."""
         self._waiting += 1
         self._high_water = max(self._high_water, self._waiting)
-        self._thread.submit(self._step, effect).add_done_callback(self._on_done)
+        self._thread.submit(self._answered, effect).add_done_callback(self._on_done)
 
     def queue(self) -> QueueFigures:
         """Return the steps that are not done; nearly all come of a query, hence the bound."""
         return QueueFigures("attachment steps", self._waiting, self._high_water, _MAX_STEPS)
 
     def _on_done(self, done: Future[said.AttachmentEvent | None]) -> None:
-        """Bring what a step found out to the loop, also a defect: there it ends the process."""
+        """Bring what a step found out to the loop."""
         if not done.cancelled():
             with suppress(RuntimeError):  # the loop was closed meanwhile
                 self._loop.call_soon_threadsafe(self._deliver, done)
@@ -126,6 +132,23 @@ class AttachmentStore:
             self._report(event)
 
     # --- in the thread ----------------------------------------------------------------------
+
+    def _answered(self, effect: do.AttachmentEffect) -> said.AttachmentEvent | None:
+        """Perform a step; one that fails in any way has an answer too."""
+        try:
+            return self._step(effect)
+        except Exception as exc:  # noqa: BLE001  # any error of a side service ends at its edge
+            self._edge.note(exc)
+        match effect:
+            case do.StorePart():
+                text = "the attachment could not be stored; the broker's log says why"
+                return self._refused(effect, Code.ATTACHMENT_STORE_FAILED, text)
+            case do.CheckAttachment(peer, query, name, _):
+                return said.AttachmentChecked(peer, query, name, False)
+            case do.ReadPart(peer, query, name, _):
+                return said.PartRead(peer, query, name, 0, None)
+            case _:
+                return None
 
     def _step(self, effect: do.AttachmentEffect) -> said.AttachmentEvent | None:
         match effect:
@@ -169,7 +192,7 @@ class AttachmentStore:
     def _write(self, effect: do.StorePart) -> int:
         """Write a part; the last one gives the file its name. Return how much is there."""
         part = self._part_path(effect.attachment)
-        descriptor = os.open(part, _WRITE, PRIVATE_FILE_MODE)
+        descriptor = open_regular(part, _WRITE, PRIVATE_FILE_MODE)
         try:
             size = os.fstat(descriptor).st_size
             if size < effect.offset:
@@ -188,7 +211,7 @@ class AttachmentStore:
     def _read(self, effect: do.ReadPart) -> said.PartRead:
         peer, query, name = effect.peer, effect.query, effect.attachment
         try:
-            descriptor = os.open(self._path(name), _READ)
+            descriptor = open_regular(self._path(name), _READ)
             with open(descriptor, "rb", buffering=0) as file:
                 total = os.fstat(descriptor).st_size
                 data = os.pread(file.fileno(), ATTACHMENT_PART_BYTES, effect.offset)

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self, cast
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -25,8 +26,15 @@ from pydantic import (
 from trunkline_protocol import limits
 from trunkline_protocol.ids import PoolName
 
-from trunkline_broker.config_errors import ConfigError, line_of, syntax_error, validation_error
+from trunkline_broker.config_errors import (
+    ConfigError,
+    line_of,
+    shown_key,
+    syntax_error,
+    validation_error,
+)
 from trunkline_broker.config_overrides import Variables, variables, with_overrides
+from trunkline_broker.config_shape import unfit_value
 from trunkline_broker.core.specs import AccessSpec, BrokerSpec, PoolSpec, RestartSpec
 from trunkline_broker.key_files import default_keys_dir
 from trunkline_broker.onboarding import builtin
@@ -37,6 +45,7 @@ from trunkline_broker.paths import (
     default_usage_file,
     ipc,
 )
+from trunkline_broker.regular_files import UnfitFileError, read_regular
 from trunkline_broker.secret_options import concealed
 
 CONFIG_ENV: Final = "TRUNKLINE_CONFIG"
@@ -44,17 +53,41 @@ STRICT_VARIABLE: Final = "TRUNKLINE_STRICT_LIVENESS"  # set by the tests of this
 FILE_NAME: Final = "trunkline.toml"
 _MAX_SECONDS: Final = 7 * 24 * 3600.0
 _MIB: Final = 1024 * 1024
+MAX_FILE_BYTES: Final = 1024 * 1024
+MAX_WORKERS: Final = 1024  # processes of all pools together
+_MOST_MEMORY_MIB: Final = 16 * 1024 * 1024  # 16 TiB
+_MOST_OPEN_FILES: Final = 1024 * 1024  # of Linux, if its `fs.nr_open` was not raised
+_PATH_OPTIONS: Final = ("apiKeyFile", "modelPath", "model_path")
 _ADDRESS: Final = r"^$|^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$"
+_MOST_PORT: Final = 65535
 _URL: Final = r"^$|^https?://[^\s/?#@]+(/[^\s?#]*)?$"
 _USER: Final = r"^$|^[A-Za-z_][A-Za-z0-9_.-]{0,31}$"
 _RESTART: Final = RestartSpec()
 _POOL: Final = PoolSpec(PoolName(""), "")
 
+
+def _with_a_port(address: str) -> str:
+    """Return an address whose port there can be.
+
+    Raises:
+        ValueError: its port is above 65535.
+    """
+    port = address.rpartition(":")[2]
+    if port and int(port) > _MOST_PORT:
+        raise ValueError(
+            f"port {port} is above {_MOST_PORT}; name one from 0 (any) to {_MOST_PORT}"
+        )
+    return address
+
+
 Seconds = Annotated[float, Field(ge=0, le=_MAX_SECONDS, allow_inf_nan=False)]
 Period = Annotated[float, Field(gt=0, le=_MAX_SECONDS, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1, le=1_000_000)]
 VariableName = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")]
-Address = Annotated[str, Field(pattern=_ADDRESS)]
+Address = Annotated[str, Field(pattern=_ADDRESS), AfterValidator(_with_a_port)]
+MemoryLimit = Annotated[int, Field(ge=0, le=_MOST_MEMORY_MIB)]
+OpenFilesLimit = Annotated[int, Field(ge=0, le=_MOST_OPEN_FILES)]
+PathText = Annotated[str, Field(max_length=4096)]
 ClientName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}$")]
 WorkerName = Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_-]{0,31}$")]
 Filled = Annotated[str, Field(min_length=1, max_length=limits.MAX_NAME_BYTES)]
@@ -85,20 +118,20 @@ class WorkerSection(_Section):
     providers: tuple[Filled, ...] = ()
     options: dict[str, Any] = Field(default_factory=dict, repr=False)  # one of them may be a key
     replicas: Annotated[int, Field(ge=1, le=64)] = 1
-    python: str = ""
+    python: PathText = ""
     requires: tuple[Filled, ...] = ()
     env: tuple[VariableName, ...] = ()
-    env_file: str = ""
+    env_file: PathText = ""
     concurrency: Count | None = None
     queue_size: Annotated[int, Field(ge=0, le=1_000_000)] = _POOL.queue_size
     queue_timeout_s: Seconds = _POOL.queue_timeout_s
     start_timeout_s: Period = _POOL.start_timeout_s
     drain_s: Seconds = _POOL.drain_s
     stop_s: Seconds = _POOL.stop_s
-    lease_s: Annotated[float, Field(ge=0.001, le=3600)] = _POOL.lease_s
+    lease_s: Annotated[float, Field(ge=0.001, le=3600, allow_inf_nan=False)] = _POOL.lease_s
     user: Annotated[str, Field(pattern=_USER)] = ""
-    memory_limit_mib: Annotated[int, Field(ge=0)] | None = None
-    open_files_limit: Annotated[int, Field(ge=0)] | None = None
+    memory_limit_mib: MemoryLimit | None = None
+    open_files_limit: OpenFilesLimit | None = None
     debug_prompts: bool = False
     restart: RestartSection = RestartSection()
 
@@ -152,7 +185,7 @@ class BrokerSection(_Section):
     drain_s: Seconds = 30.0
     orphan_timeout_s: Period = limits.ORPHAN_TIMEOUT_S
     accept_manual: bool = True
-    liveness_s: Annotated[float, Field(ge=2, le=600)] = limits.LEASE_S
+    liveness_s: Annotated[float, Field(ge=2, le=600, allow_inf_nan=False)] = limits.LEASE_S
     max_clients: Count = limits.MAX_CLIENTS
     max_calls_per_client: Annotated[int, Field(ge=1, le=limits.MAX_OPEN_CALLS_PER_CLIENT)] = (
         limits.MAX_OPEN_CALLS_PER_CLIENT
@@ -160,9 +193,9 @@ class BrokerSection(_Section):
     max_calls_per_worker: Annotated[int, Field(ge=1, le=limits.MAX_OPEN_CALLS_PER_WORKER)] = (
         limits.MAX_OPEN_CALLS_PER_WORKER
     )
-    memory_limit_mib: Annotated[int, Field(ge=0)] = 0
-    open_files_limit: Annotated[int, Field(ge=0)] = 0
-    attachments_dir: str = ""
+    memory_limit_mib: MemoryLimit = 0
+    open_files_limit: OpenFilesLimit = 0
+    attachments_dir: PathText = ""
     attachments_mib: Annotated[int, Field(ge=1, le=1024 * 1024)] = (
         limits.ATTACHMENT_STORE_BYTES // _MIB
     )
@@ -171,12 +204,12 @@ class BrokerSection(_Section):
     tcp_workers: Address = ""
     tcp_workers_lane: Address = ""
     plain_tcp: bool = False
-    keys_dir: str = ""
+    keys_dir: PathText = ""
     log_calls: Literal["failed", "all"] = "failed"
     metrics: Address = ""
-    traces: Annotated[str, Field(pattern=_URL)] = ""
+    traces: Annotated[str, Field(pattern=_URL, max_length=2048)] = ""
     usage: bool = True
-    usage_file: str = ""
+    usage_file: PathText = ""
     usage_days: Annotated[int, Field(ge=1, le=3650)] = 400
     usage_mib: Annotated[int, Field(ge=1, le=16 * 1024)] = 64
 
@@ -187,7 +220,7 @@ class BrokerSection(_Section):
             if bool(control) != bool(lane):
                 raise ValueError(f"{name} and {name}_lane need each other")
             for address in (control, lane):
-                if address and self.plain_tcp and not _is_loopback(address):
+                if address and self.plain_tcp and not is_loopback(address):
                     raise ValueError(
                         f"plain_tcp: {address} is no loopback address; without keys TCP is for "
                         "127.0.0.1 and [::1] only"
@@ -241,6 +274,13 @@ class Settings(BaseModel):
     overridden: dict[tuple[str, ...], str] = Field(default_factory=dict)
 
     @property
+    def _base(self) -> Path:
+        """Where relative paths begin: at the file, or without one in the current directory."""
+        if self.source is not None:
+            return self.source.parent
+        return current_directory() or self.run_dir
+
+    @property
     def paths(self) -> RunPaths:
         """The names inside the run directory."""
         return RunPaths(self.run_dir)
@@ -250,16 +290,14 @@ class Settings(BaseModel):
         """Absolute path of the attachment store."""
         if not self.broker.attachments_dir:
             return default_attachments_dir(self.environ)
-        base = self.source.parent if self.source is not None else Path.cwd()
-        return (base / Path(self.broker.attachments_dir).expanduser()).absolute()
+        return (self._base / Path(self.broker.attachments_dir).expanduser()).absolute()
 
     @property
     def keys_dir(self) -> Path:
         """Absolute path of the directory of CURVE keys."""
         if not self.broker.keys_dir:
             return default_keys_dir(self.environ)
-        base = self.source.parent if self.source is not None else Path.cwd()
-        return (base / Path(self.broker.keys_dir).expanduser()).absolute()
+        return (self._base / Path(self.broker.keys_dir).expanduser()).absolute()
 
     def access(self) -> dict[str, AccessSpec]:
         """Return what clients on other hosts may do, by name of their key."""
@@ -276,8 +314,7 @@ class Settings(BaseModel):
         """Absolute path of the usage ledger."""
         if not self.broker.usage_file:
             return default_usage_file(self.environ)
-        base = self.source.parent if self.source is not None else Path.cwd()
-        return (base / Path(self.broker.usage_file).expanduser()).absolute()
+        return (self._base / Path(self.broker.usage_file).expanduser()).absolute()
 
     @property
     def endpoint(self) -> str:
@@ -286,8 +323,11 @@ class Settings(BaseModel):
 
     def pool_specs(self) -> tuple[PoolSpec, ...]:
         """Return the pools as the core wants them, in the order of the file."""
-        base = self.source.parent if self.source is not None else Path.cwd()
-        return tuple(_pool_spec(name, item, base) for name, item in self.workers.items())
+        has_file = self.source is not None
+        return tuple(
+            _pool_spec(name, item, self._base, has_file=has_file)
+            for name, item in self.workers.items()
+        )
 
     def broker_spec(self) -> BrokerSpec:
         """Return the whole configuration as the core wants it."""
@@ -325,15 +365,18 @@ def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> 
     source = _find(path, environment)
     text = _read(source) if source is not None else ""
     tree = _parse(text, source) if source is not None else builtin(environment)
+    _check_shape(tree, text, source, {})  # before anything walks through it
     overridden = settable(_table(tree.get("worker"))).set_by(environment)
     merged = with_overrides(tree, overridden, environment)
+    _check_shape(merged, text, source, overridden)
     try:
         # From JSON-like values: lists become tuples, which strict checking of Python refuses.
         document = Document.model_validate(_checkable(merged))
     except ValidationError as exc:
         raise validation_error(exc, Document, text, source, overridden) from None
     _check_providers(document.worker, text, source)
-    return Settings(
+    _check_count(document.worker, source)
+    settings = Settings(
         source=source,
         run_dir=default_run_dir(environment),
         broker=document.broker,
@@ -342,6 +385,8 @@ def load(path: Path | None = None, environ: Mapping[str, str] | None = None) -> 
         environ=environment,
         overridden=overridden,
     )
+    _check_paths(settings)
+    return settings
 
 
 def settable(workers: Collection[str]) -> Variables:
@@ -361,6 +406,49 @@ def _check_providers(workers: Mapping[str, WorkerSection], text: str, source: Pa
             owners[provider] = name
 
 
+def _check_shape(
+    tree: Mapping[str, Any],
+    text: str,
+    source: Path | None,
+    overridden: Mapping[tuple[str, ...], str],
+) -> None:
+    """Refuse a value that is too deep, too large or no text, in any table."""
+    found = unfit_value(tree)
+    if found is None:
+        return
+    path, wrong = found
+    variable = next(
+        (overridden[path[:n]] for n in range(len(path), 0, -1) if path[:n] in overridden), ""
+    )
+    line = None if variable else line_of(text, path)
+    place = f" (from {variable})" if variable else ""
+    raise ConfigError(f"{shown_key(path)} {wrong}{place}", source, line, shown_key(path))
+
+
+def _check_count(workers: Mapping[str, WorkerSection], source: Path | None) -> None:
+    """Refuse more processes than one broker can serve."""
+    count = sum(section.replicas for section in workers.values())
+    if count > MAX_WORKERS:
+        text = f"all workers have {count} replicas together; at most {MAX_WORKERS} are allowed"
+        raise ConfigError(text, source, None, "worker")
+
+
+def _check_paths(settings: Settings) -> None:
+    """Refuse a path that is not UTF-8: it could be told to no client and shown to nobody."""
+    for path in (
+        settings.source,
+        settings.run_dir,
+        settings.attachments_dir,
+        settings.keys_dir,
+        settings.usage_file,
+    ):
+        try:
+            str(path or "").encode()
+        except UnicodeEncodeError:
+            text = f"the path {str(path)!a} is not UTF-8; use another directory"
+            raise ConfigError(text) from None
+
+
 def _find(path: Path | None, environ: Mapping[str, str]) -> Path | None:
     if path is not None:
         return path.expanduser().absolute()
@@ -373,15 +461,28 @@ def places(environ: Mapping[str, str]) -> tuple[Path, ...]:
     """Return where a configuration is looked for if nothing names one, in this order."""
     home = Path(environ.get("HOME") or Path.home())
     config_home = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
-    return (Path.cwd() / FILE_NAME, config_home / "trunkline" / FILE_NAME)
+    here = current_directory()
+    own = config_home / "trunkline" / FILE_NAME
+    return (own,) if here is None else (here / FILE_NAME, own)
+
+
+def current_directory() -> Path | None:
+    """Return the current directory; `None` if it was removed."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return None
 
 
 def _read(source: Path) -> str:
+    """Return the text of a file; a pipe, a device or a directory is refused at once."""
     try:
-        return source.read_text(encoding="utf-8")
+        return read_regular(source, MAX_FILE_BYTES).decode("utf-8")
     except FileNotFoundError as exc:
         raise ConfigError("no such file", source) from exc
-    except (OSError, UnicodeDecodeError) as exc:
+    except UnfitFileError as exc:
+        raise ConfigError(f"{exc.strerror}; a configuration is a TOML file", source) from exc
+    except (OSError, ValueError) as exc:  # ValueError: not UTF-8, or a name with NUL
         raise ConfigError(f"can't be read: {exc}", source) from exc
 
 
@@ -390,9 +491,16 @@ def _parse(text: str, source: Path) -> dict[str, Any]:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:
         raise syntax_error(exc, source, text) from exc
+    except RecursionError:
+        raise ConfigError(
+            "its tables or lists are nested too deeply; make it flatter", source
+        ) from None
+    except ValueError as exc:  # a number of thousands of digits
+        raise ConfigError(f"a value cannot be read: {exc}", source) from exc
 
 
-def _is_loopback(address: str) -> bool:
+def is_loopback(address: str) -> bool:
+    """Return whether `HOST:PORT` is an address that only this machine reaches."""
     host = address.rpartition(":")[0].strip("[]")
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -431,7 +539,7 @@ def _with_text(value: object) -> object:
     return value.isoformat() if isinstance(value, date | time) else value
 
 
-def _pool_spec(name: str, section: WorkerSection, base: Path) -> PoolSpec:
+def _pool_spec(name: str, section: WorkerSection, base: Path, *, has_file: bool) -> PoolSpec:
     file, colon, entry = section.adapter.rpartition(":")
     adapter = section.adapter
     if colon and file.endswith(".py"):
@@ -439,8 +547,9 @@ def _pool_spec(name: str, section: WorkerSection, base: Path) -> PoolSpec:
     return PoolSpec(
         name=PoolName(name),
         adapter=adapter,
+        directory=str(base) if has_file else "",
         providers=section.providers,
-        options=section.options,
+        options=_with_paths(section.options, base),
         replicas=section.replicas,
         python=_interpreter(section.python, base),
         environment=section.env,
@@ -458,6 +567,16 @@ def _pool_spec(name: str, section: WorkerSection, base: Path) -> PoolSpec:
         debug_prompts=section.debug_prompts,
         restart=RestartSpec(**section.restart.model_dump()),
     )
+
+
+def _with_paths(options: Mapping[str, Any], base: Path) -> Mapping[str, Any]:
+    """Return options whose paths of files are absolute: a worker runs in another directory."""
+    found = {
+        name: str(base / Path(options[name]).expanduser())
+        for name in _PATH_OPTIONS
+        if isinstance(options.get(name), str) and options[name]
+    }
+    return {**options, **found} if found else options
 
 
 def _interpreter(python: str, base: Path) -> str:

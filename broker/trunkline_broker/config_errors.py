@@ -16,6 +16,10 @@ from typing import Any, Final, cast, get_args
 
 from pydantic import BaseModel, ValidationError
 
+_MOST_MISTAKES: Final = 20  # that are told at once
+_MOST_KEY_CHARS: Final = 120
+_MOST_PARSED_CHARS: Final = 16 * 1024 * 1024  # to find lines; a second or two
+
 _POSITION: Final = re.compile(r"\(at line (\d+), column (\d+)\)")
 
 
@@ -68,9 +72,10 @@ def validation_error(
         overridden: keys that came from the environment, with the variable of each.
     """
     mistakes: list[tuple[int, str, str]] = []
-    for error in exc.errors(include_url=False, include_context=True, include_input=False):
+    errors = exc.errors(include_url=False, include_context=True, include_input=False)
+    for error in errors[:_MOST_MISTAKES]:
         path = tuple(str(part) for part in error["loc"] if part != "[key]")
-        key = ".".join(path)
+        key = shown_key(path)
         variable = _variable_of(path, overridden)
         line = None if variable else line_of(text, path)
         message = _said(error["type"], error["msg"], path, model)
@@ -79,7 +84,17 @@ def validation_error(
     mistakes.sort()
     first_line, first_key, _ = mistakes[0]
     texts = [_placed(message, file, line) for line, _, message in mistakes[1:]]
+    if len(errors) > _MOST_MISTAKES:
+        texts.append(f"and {len(errors) - _MOST_MISTAKES} more mistakes")
     return ConfigError("\n".join([mistakes[0][2], *texts]), file, first_line or None, first_key)
+
+
+def shown_key(path: Sequence[str]) -> str:
+    """Return a dotted key for people: bounded, and without what moves the cursor of a terminal."""
+    key = ".".join(path)
+    if len(key) > _MOST_KEY_CHARS:
+        key = f"{key[:_MOST_KEY_CHARS]}…"
+    return key if key.isprintable() else ascii(key)[1:-1]
 
 
 def _variable_of(path: tuple[str, ...], overridden: Mapping[tuple[str, ...], str]) -> str:
@@ -97,29 +112,60 @@ def line_of(text: str, path: Sequence[str]) -> int | None:
 
 
 def _whole_lines(text: str) -> int:
-    """Return how many lines the longest beginning has that is TOML."""
-    lines = text.splitlines()
-    for count in range(len(lines), 0, -1):
-        try:
-            tomllib.loads("\n".join(lines[:count]))
-        except tomllib.TOMLDecodeError:
-            continue
-        return count
-    return 0
+    """Return how many lines the longest beginning has that is TOML; 0 if that takes too long."""
+    lines = _Lines(text)
+    return lines.whole_below(len(lines))
 
 
 def _line_of_exactly(text: str, path: Sequence[str]) -> int | None:
-    lines = text.splitlines()
-    whole = 0  # lines of the longest beginning that is TOML
-    for count in range(1, len(lines) + 1):
-        try:
-            tree = tomllib.loads("\n".join(lines[:count]))
-        except tomllib.TOMLDecodeError:
-            continue  # in the middle of a value
-        if _has(tree, path):
-            return whole + 1
-        whole = count
-    return None
+    lines = _Lines(text)
+    low, high = 0, len(lines)  # the key is not in the first `low` lines, and in the first `high`
+    if not lines.has(high, path):
+        return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        if lines.has(middle, path):
+            high = middle
+        else:
+            low = middle
+    return None if lines.is_exhausted else lines.whole_below(high - 1) + 1
+
+
+class _Lines:
+    """Beginnings of a text, parsed within a budget; beyond it nothing is found."""
+
+    def __init__(self, text: str) -> None:
+        self._lines = text.splitlines()
+        self._left = _MOST_PARSED_CHARS
+
+    def __len__(self) -> int:
+        return len(self._lines)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether the budget is spent, so that answers cannot be believed."""
+        return self._left <= 0
+
+    def has(self, count: int, path: Sequence[str]) -> bool:
+        """Return whether a key is in the longest beginning of so many lines that is TOML."""
+        tree, _ = self._longest(count)
+        return _has(tree, path)
+
+    def whole_below(self, count: int) -> int:
+        """Return how many of so many lines the longest beginning has that is TOML."""
+        return self._longest(count)[1]
+
+    def _longest(self, count: int) -> tuple[dict[str, Any], int]:
+        for whole in range(count, 0, -1):
+            beginning = "\n".join(self._lines[:whole])
+            self._left -= len(beginning)
+            if self.is_exhausted:
+                break
+            try:
+                return tomllib.loads(beginning), whole
+            except (ValueError, RecursionError):
+                continue  # in the middle of a value
+        return {}, 0
 
 
 def _has(tree: Any, path: Sequence[str]) -> bool:
@@ -142,14 +188,14 @@ def _entries(value: Any) -> Mapping[str, Any]:
 
 
 def _said(kind: str, message: str, path: Sequence[str], model: type[BaseModel]) -> str:
-    key = ".".join(path)
+    key = shown_key(path)
     if kind == "missing":
         return f"{key} is missing"
     if kind != "extra_forbidden":
         said = message.replace("valid tuple", "list").replace("valid dictionary", "table")
         return f"{key}: {said[:1].lower()}{said[1:]}"
     allowed = _keys_at(model, path[:-1])
-    near = difflib.get_close_matches(path[-1], allowed, 1)
+    near = difflib.get_close_matches(path[-1][:_MOST_KEY_CHARS], allowed, 1)
     hint = f" (did you mean {near[0]}?)" if near else ""
     return f"unknown key {key}{hint}; allowed here: {', '.join(sorted(allowed))}"
 

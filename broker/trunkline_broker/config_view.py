@@ -5,9 +5,11 @@ Secrets never get here: options hold them as `SecretStr`, and of variables only 
 
 from __future__ import annotations
 
+import errno
 import inspect
 import json
 import re
+import resource
 import shutil
 from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
@@ -20,14 +22,17 @@ from trunkline_broker.config import (
     Document,
     Settings,
     WorkerSection,
+    is_loopback,
     settable,
 )
 from trunkline_broker.core.specs import PoolSpec, RestartSpec
 from trunkline_broker.environment import missing_names
+from trunkline_broker.regular_files import open_regular
 from trunkline_broker.secret_options import masked
 from trunkline_broker.users import UserError, Users
 
 _BARE_KEY: Final = re.compile(r"^[A-Za-z0-9_-]+$")
+_SQLITE: Final = b"SQLite format 3\0"
 _ENTRY: Final = re.compile(r"^\s{4}(\w+): (.*)$")
 
 # Options say which variables hold keys; these are the field names of the specifications.
@@ -142,12 +147,66 @@ def advice(settings: Settings) -> Iterator[str]:
     yield from settable(settings.workers).unknown(settings.environ)
     if not settings.workers:
         yield "no [worker.NAME]: the broker will have nothing to call"
+    yield from _advice_for_broker(settings)
+    yield from _shared_users(settings)
     for spec in settings.pool_specs():
         yield from _advice_for(spec, settings.environ)
         try:
             Users(settings.paths, (spec,))
         except UserError as exc:
             yield str(exc)
+
+
+def _advice_for_broker(settings: Settings) -> Iterator[str]:
+    """Judge values of `[broker]` by what is on this machine."""
+    broker = settings.broker
+    if broker.metrics and not is_loopback(broker.metrics):
+        yield (
+            f"broker.metrics: {broker.metrics} has no password; whoever reaches it sees names of"
+            " clients and providers"
+        )
+    ledger = settings.usage_file
+    if broker.usage and not _is_ledger(ledger):
+        yield f"broker.usage_file: {ledger} is there and is no usage ledger; name another file"
+    for key, directory in (
+        ("attachments_dir", settings.attachments_dir),
+        ("keys_dir", settings.keys_dir),
+    ):
+        if directory.exists() and not directory.is_dir():
+            yield f"broker.{key}: {directory} is not a directory"
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    limits = {"broker": broker.open_files_limit}
+    limits |= {
+        f"worker.{name}": each.open_files_limit or 0 for name, each in settings.workers.items()
+    }
+    for where, limit in limits.items():
+        if hard != resource.RLIM_INFINITY and limit > hard:
+            yield f"{where}.open_files_limit: {limit} is above the limit of this process, {hard}"
+
+
+def _is_ledger(path: Path) -> bool:
+    """Return whether a path is free, or an SQLite file."""
+    try:
+        with open(open_regular(path), "rb") as file:
+            return file.read(len(_SQLITE)) in {b"", _SQLITE}
+    except FileNotFoundError:
+        return True
+    except OSError as exc:  # of another user: the broker will tell, if it may not read it either
+        return exc.errno == errno.EACCES
+
+
+def _shared_users(settings: Settings) -> Iterator[str]:
+    """Tell of pools whose workers can read each other's keys."""
+    pools: dict[str, list[str]] = {}
+    for name, section in settings.workers.items():
+        if section.user:
+            pools.setdefault(section.user, []).append(f"worker.{name}")
+    for user, names in pools.items():
+        if len(names) > 1:
+            yield (
+                f"{' and '.join(names)} run as the same user, {user}: each can read the keys of"
+                " the other; give each a user of its own"
+            )
 
 
 def _advice_for(spec: PoolSpec, environ: Mapping[str, str]) -> Iterator[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import math
 import os
 import signal
@@ -23,14 +22,15 @@ from typing import Any, Final, cast, get_args
 
 import zmq
 from trunkline_protocol.codec import Direction, pack_body
+from trunkline_protocol.codes import Code
+from trunkline_protocol.failure import LlmFailure
 from trunkline_protocol.frames import Reply
 from trunkline_protocol.ids import Epoch, Generation, PoolName
 from trunkline_protocol.secret import SecretBytes
 
-from trunkline_broker import outputs
 from trunkline_broker.attachment_store import AttachmentStore
-from trunkline_broker.config import Settings, load
-from trunkline_broker.config_errors import ConfigError
+from trunkline_broker.config import Settings
+from trunkline_broker.config_reader import ConfigReader
 from trunkline_broker.config_view import advice
 from trunkline_broker.core import effects as do
 from trunkline_broker.core import events as said
@@ -41,7 +41,7 @@ from trunkline_broker.door import Door
 from trunkline_broker.hints import Hint, read_hints
 from trunkline_broker.key_files import KeyFileError
 from trunkline_broker.lane import Lane
-from trunkline_broker.locks import BrokerRunning, take_lock
+from trunkline_broker.locks import BrokerLock, BrokerRunning, clear_name, take_lock
 from trunkline_broker.measured.measures import Measures
 from trunkline_broker.open_files import SMALLEST_LIMIT, Line, OpenFiles
 from trunkline_broker.paths import RunDirError, ipc
@@ -57,6 +57,7 @@ from trunkline_broker.resources import (
 )
 from trunkline_broker.router import Router
 from trunkline_broker.security import Bell, ZapHandler
+from trunkline_broker.signals import own_signals, stop_signals
 from trunkline_broker.sockets import Context
 from trunkline_broker.supervisor import Supervisor
 from trunkline_broker.telemetry import Telemetry
@@ -68,8 +69,8 @@ EXIT_RUNNING: Final = 4  # a live broker holds the run directory
 PULSE_S: Final = 0.5  # longest time between two ticks; so much of a standstill may go unnoticed
 TICK_DRAIN_FRAMES: Final = 2000  # most frames taken from a socket before a tick
 _TURN_FRAMES: Final = 64  # of them, before the other socket has its turn
-LOG_LIMIT_BYTES: Final = 8 * 1024 * 1024
-_LOG_CHECK_S: Final = 10.0
+LOG_LIMIT_BYTES: Final = 4 * 1024 * 1024  # of a detached broker; as much again in `.old`
+LOCK_LOOK_S: Final = 2.0  # between two looks whether the run directory is still ours
 _STDERR: Final = 2
 _UMASK: Final = 0o077  # what we and our workers make is private from its first moment, sockets too
 
@@ -82,6 +83,7 @@ def run(settings: Settings) -> int:
         run directory (nothing was touched), `EXIT_FAILED` after anything else.
     """
     os.umask(_UMASK)
+    own_signals()
     try:
         users = Users(settings.paths, settings.pool_specs())
         settings.paths.prepare(users.uids)
@@ -96,7 +98,7 @@ def run(settings: Settings) -> int:
     telemetry = Telemetry(_STDERR, settings.broker.log_format, settings.broker.log_level)
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-            return runner.run(_serve(settings, telemetry, users))
+            return runner.run(_serve(settings, telemetry, users, lock))
     except (RunDirError, KeyFileError, zmq.ZMQError, OSError) as exc:
         telemetry.log("error", "start_failed", {"reason": str(exc)})
         return EXIT_FAILED
@@ -105,8 +107,8 @@ def run(settings: Settings) -> int:
         lock.release()
 
 
-async def _serve(settings: Settings, telemetry: Telemetry, users: Users) -> int:
-    daemon = Daemon(settings, telemetry, users)
+async def _serve(settings: Settings, telemetry: Telemetry, users: Users, lock: BrokerLock) -> int:
+    daemon = Daemon(settings, telemetry, users, lock)
     try:
         await daemon.open_metrics()
         return await daemon.until_finished()
@@ -117,7 +119,9 @@ async def _serve(settings: Settings, telemetry: Telemetry, users: Users) -> int:
 class Daemon:
     """Sockets, processes and the core on the running loop; `close` gives everything back."""
 
-    def __init__(self, settings: Settings, telemetry: Telemetry, users: Users) -> None:
+    def __init__(
+        self, settings: Settings, telemetry: Telemetry, users: Users, lock: BrokerLock
+    ) -> None:
         """Bind the sockets and start the core.
 
         Raises:
@@ -127,6 +131,9 @@ class Daemon:
         self._settings = settings
         self._users = users
         self._telemetry = telemetry
+        self._edges = telemetry.edges
+        self._lock = lock
+        self._lock_look_s = 0.0
         self._loop = asyncio.get_running_loop()
         self._finished: asyncio.Future[int] = self._loop.create_future()
         self._events: deque[said.Event] = deque()
@@ -164,10 +171,11 @@ class Daemon:
                 " needed (ulimit -n, or LimitNOFILE= of the unit)"
             )
         hints = alive(read_hints(self._settings.paths.hints))
-        self._measures = Measures(self._settings, self._telemetry.log)
+        self._measures = Measures(self._settings, self._telemetry.log, self._edges)
         self._cleanup.callback(self._measures.close)
         self._loop.set_exception_handler(self._on_loop_error)
-        self._supervisor = Supervisor(os.environ)
+        self._systemd = self._edges.of("systemd")
+        self._supervisor = Supervisor(os.environ, self._systemd)
         self._cleanup.callback(self._supervisor.close)
         self._remove_files()  # left by a broker that was killed: we hold the lock
         self._context: Context = zmq.Context(io_threads=1)
@@ -185,7 +193,7 @@ class Daemon:
         self._perform_by_type = self._performers()
         self._catch_signals()
         if _is_stderr(self._settings.paths.log):
-            self._own_log()
+            self._telemetry.own_file(self._settings.paths.log, LOG_LIMIT_BYTES)
         alive_workers = tuple(_alive_worker(hint) for hint in hints)
         self.report(said.Started(alive_workers, self._attachments.scan()))
         self._say_ready(len(hints))
@@ -229,7 +237,9 @@ class Daemon:
         self._cleanup.callback(self._lane.close)
 
     def _open_attachments(self) -> None:
-        self._attachments = AttachmentStore(self._settings.attachments_dir, self.report)
+        self._attachments = AttachmentStore(
+            self._settings.attachments_dir, self.report, self._edges.of("attachments")
+        )
         self._cleanup.callback(self._attachments.close)
         if not self._attachments.is_ours:
             place = {"directory": str(self._settings.attachments_dir)}
@@ -237,13 +247,14 @@ class Daemon:
 
     def _say_ready(self, adopting: int) -> None:
         """Say to people and to whoever supervises us that it serves, and what may be amiss."""
-        for note in advice(self._settings):
+        notes = self._edges.of("configuration").run(lambda: list(advice(self._settings)), [])
+        for note in notes:
             self._telemetry.log("warning", "configuration_note", {"note": note})
         facts = {"pid": os.getpid(), "endpoint": self._settings.endpoint, "adopting": adopting}
         source = self._settings.source
         facts["config"] = str(source) if source is not None else "built in"
         self._telemetry.log("info", "ready", facts)
-        self._supervisor.ready(self._settings.endpoint)
+        self._systemd.guard(self._supervisor.ready)(self._settings.endpoint)
 
     def _within(self, files: OpenFiles, spec: BrokerSpec) -> BrokerSpec:
         """Return a specification with no more clients than there are descriptors for."""
@@ -267,6 +278,7 @@ class Daemon:
             worker_rules(broker.memory_limit_mib, broker.open_files_limit),
             broker.traces,
             self._users,
+            self._edges,
         )
         processes.remember(hints)
         for spec in self._settings.pool_specs():
@@ -276,7 +288,7 @@ class Daemon:
 
     def _catch_signals(self) -> None:
         drain_s = self._settings.broker.drain_s
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        for number in stop_signals():
             stop = said.StopRequested(restart=False, drain_s=drain_s)
             self._loop.add_signal_handler(number, self._on_stop_signal, stop)
             self._cleanup.callback(self._loop.remove_signal_handler, number)
@@ -284,7 +296,7 @@ class Daemon:
         self._cleanup.callback(self._loop.remove_signal_handler, signal.SIGUSR2)
 
     def _on_stop_signal(self, stop: said.StopRequested) -> None:
-        self._supervisor.stopping()
+        self._systemd.guard(self._supervisor.stopping)()
         self.report(stop)
 
     # --- events -----------------------------------------------------------------------------
@@ -345,7 +357,8 @@ class Daemon:
             router.drop_revoked()
         self._due_s = math.inf
         self._pulse_s = time.monotonic() + PULSE_S
-        self._supervisor.beat()
+        self._systemd.guard(self._supervisor.beat)()
+        self._look_at_lock()
         self.report(said.Ticked(lateness_s))
 
     def _flush(self) -> None:
@@ -360,11 +373,15 @@ class Daemon:
 
     def _performers(self) -> dict[type[do.Effect], Callable[[Any], None]]:
         processes = self._processes
+        reader = ConfigReader(
+            self._settings, self._users, self.report, self._edges.of("configuration")
+        )
+        self._cleanup.callback(reader.close)
         return {
             do.SendToClient: lambda e: self._clients.send(e.peer, e.frame),
             do.SendToWorker: lambda e: self._workers.send(e.peer, e.frame),
             do.SendStatus: self._send_status,
-            do.LoadConfig: self._load_config,
+            do.LoadConfig: reader.read,
             do.EchoProbe: self._echo,
             do.Spawn: processes.spawn,
             do.Adopt: processes.adopt,
@@ -387,22 +404,14 @@ class Daemon:
             self._telemetry.count("lane.echo_lost")
 
     def _send_status(self, effect: do.SendStatus) -> None:
-        reply = Reply(effect.query, body=pack_body(self.status()))
-        self._clients.send(effect.peer, reply)
-
-    def _load_config(self, effect: do.LoadConfig) -> None:
-        source = Path(effect.path) if effect.path else self._settings.source
-        try:
-            fresh = load(source, self._settings.environ)
-            self._users.check(fresh.pool_specs())
-        except (ConfigError, UserError) as exc:
-            self.report(said.ConfigRejected(effect.peer, effect.query, str(exc)))
+        edge = self._edges.of("status")
+        body = edge.run(lambda: pack_body(self.status()), None)
+        if body is not None:
+            self._clients.send(effect.peer, Reply(effect.query, body=body))
             return
-        pools, access = fresh.pool_specs(), fresh.access()
-        old, new = self._settings.broker, fresh.broker
-        names = type(new).model_fields
-        restart = tuple(name for name in names if getattr(old, name) != getattr(new, name))
-        self.report(said.ConfigReplaced(pools, effect.peer, effect.query, access, restart))
+        text = f"the status document cannot be made ({edge.last}); the broker goes on"
+        failure = LlmFailure(text, Code.INVARIANT).to_dict()
+        self._clients.send(effect.peer, Reply(effect.query, failure))
 
     def _exit(self, effect: do.Exit) -> None:
         self._finish(effect.code)
@@ -429,6 +438,7 @@ class Daemon:
             "queues": document["queues"] + [queue.row() for queue in self._queues()],
             "peerQueues": self._peer_queues(counters),
             "measures": self._measures.figures(),
+            "services": self._edges.figures(),
             "processes": self._processes.figures(),
             "connections": {
                 "clients": self._clients.peer_count,
@@ -474,28 +484,45 @@ class Daemon:
         self._finish(EXIT_FAILED)
 
     def _on_loop_error(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """End the process on any error in a callback: a broken invariant is not carried on with."""
+        """Judge an error that nothing has caught by where it happened.
+
+        Core and sockets run in callbacks of the loop alone, so an error of a callback (`handle`) is
+        a broken invariant and ends the process. What has no callback, as a future or a transport
+        that a library has left, belongs to a side service.
+        """
         error = context.get("exception")
+        if "handle" not in context:
+            message = str(context.get("message"))
+            known = error if isinstance(error, BaseException) else RuntimeError(message)
+            self._edges.of("loop").note(known)
+            return
         if isinstance(error, BaseException):
             self._telemetry.crash("broken", error)
         else:
             self._telemetry.log("error", "broken", {"reason": context.get("message")})
         self._finish(EXIT_FAILED)
 
+    def _look_at_lock(self) -> None:
+        """End if the run directory was taken away: the next broker must not find a ghost.
+
+        At once, as by a kill, which workers and clients survive: closing the sockets would remove
+        files of their names, which may be the next broker's by now.
+        """
+        now_s = time.monotonic()
+        if now_s < self._lock_look_s:
+            return
+        self._lock_look_s = now_s + LOCK_LOOK_S
+        if self._lock.is_there():
+            return
+        facts = {"directory": str(self._settings.paths.root), "fix": "trunkline up"}
+        self._telemetry.log("error", "run_directory_lost", facts)
+        self._measures.close()
+        self._telemetry.close()
+        os._exit(EXIT_FAILED)
+
     def _remove_files(self) -> None:
         for path in (*self._settings.paths.sockets, *self._users.sockets):
-            path.unlink(missing_ok=True)
-
-    def _own_log(self) -> None:
-        """Keep the log of a detached broker below its size, which needs it to be appended to."""
-        flags = fcntl.fcntl(_STDERR, fcntl.F_GETFL)
-        fcntl.fcntl(_STDERR, fcntl.F_SETFL, flags | os.O_APPEND)
-        self._cap_log()
-
-    def _cap_log(self) -> None:
-        with contextlib.suppress(OSError):  # a full disk: the next time
-            outputs.keep_below(self._settings.paths.log, LOG_LIMIT_BYTES)
-        self._loop.call_later(_LOG_CHECK_S, self._cap_log)
+            clear_name(path)
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:

@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import Final
 
 from trunkline_broker.core.specs import PoolSpec
+from trunkline_broker.regular_files import UnfitFileError, read_regular
+
+MAX_FILE_BYTES: Final = 256 * 1024  # more than the kernel hands to a process
 
 BASIC_NAMES: Final = (
     *("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TMPDIR", "TZ", "VIRTUAL_ENV"),
@@ -53,8 +56,10 @@ def read_environment_file(path: Path) -> dict[str, str]:
         EnvironmentFileError: as above.
     """
     try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as exc:
+        text = read_regular(path, MAX_FILE_BYTES).decode()
+    except UnfitFileError as exc:
+        raise EnvironmentFileError(f"{path} {exc.strerror}") from exc
+    except (OSError, ValueError) as exc:  # ValueError: not UTF-8, or a name with NUL
         raise EnvironmentFileError(f"can't read {path}") from exc
     values: dict[str, str] = {}
     for number, line in enumerate(text.splitlines(), 1):
@@ -65,6 +70,8 @@ def read_environment_file(path: Path) -> dict[str, str]:
         if not separator or not name.strip():
             raise EnvironmentFileError(f"{path}, line {number}: expected NAME=value")
         values[name.strip()] = _unquoted(value.strip())
+        if "\0" in entry:
+            raise EnvironmentFileError(f"{path}, line {number}: has a NUL character")
     return values
 
 

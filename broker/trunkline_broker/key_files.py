@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Final
 
 import zmq
-from trunkline_protocol.curve import CurveKeys, is_key, keys_text
+from trunkline_protocol.curve import MAX_KEY_FILE_BYTES, CurveKeys, is_key, keys_text
 from trunkline_protocol.secret import SecretStr
 
 from trunkline_broker.paths import PRIVATE_DIR_MODE, PRIVATE_FILE_MODE
+from trunkline_broker.regular_files import read_regular
 from trunkline_broker.security import PUBLIC_SUFFIX, Kind, ServerKeys
 
 SERVER_FILE: Final = "server.key"
@@ -59,10 +60,10 @@ def read_server(directory: Path) -> ServerKeys:
     path = directory / SERVER_FILE
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
-        entries = tomllib.loads(path.read_text(encoding="utf-8"))
+        entries = tomllib.loads(read_regular(path, MAX_KEY_FILE_BYTES).decode("utf-8"))
     except FileNotFoundError:
         raise KeyFileError(f"no {path}; make it with `trunkline keys server`") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError):
+    except (OSError, ValueError, RecursionError):
         raise KeyFileError(f"{path} can't be read or is no key file") from None
     if mode & 0o077:
         raise KeyFileError(f"{path} is open to other users (mode {mode:04o}); chmod 600 it")

@@ -6,6 +6,7 @@ only guard. The kernel drops it with the process, however that dies; the file it
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import time
@@ -14,8 +15,10 @@ from pathlib import Path
 from typing import Final
 
 from trunkline_broker.paths import PRIVATE_FILE_MODE
+from trunkline_broker.regular_files import UnfitFileError, open_regular
 
 _TRIES: Final = 4
+_MOST_PID_DIGITS: Final = 7  # of Linux: below 2**22
 _TRY_AGAIN_S: Final = 0.01  # whoever only looks holds the lock for some microseconds
 
 
@@ -38,8 +41,22 @@ class BrokerRunning(Exception):  # noqa: N818  # a fact about the world, not a f
 class BrokerLock:
     """The held lock; `release` or the end of the process gives it up."""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, path: Path) -> None:
         self._fd = fd
+        self._path = path
+
+    def is_there(self) -> bool:
+        """Return whether the file that is locked still has its name.
+
+        If not, its directory was removed or replaced, and another broker may hold the new one. What
+        cannot be told (an error of the file system) counts as there.
+        """
+        try:
+            return os.path.samestat(self._path.stat(), os.fstat(self._fd))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
 
     def release(self) -> None:
         """Give the lock up; the file stays, so that nobody can hold an unlinked one."""
@@ -53,21 +70,53 @@ def take_lock(path: Path, endpoint: str) -> BrokerLock:
         BrokerRunning: a live process holds it; its pid and endpoint are in the error.
         OSError: the file can't be opened or written.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE_FILE_MODE)
+    fd = open_lock(path)
     if not _is_taken(fd):
         holder = _read(fd)
         os.close(fd)
         raise BrokerRunning(holder)
     os.ftruncate(fd, 0)
     os.pwrite(fd, f"{os.getpid()}\n{endpoint}\n".encode(), 0)
-    return BrokerLock(fd)
+    return BrokerLock(fd, path)
+
+
+def open_lock(path: Path) -> int:
+    """Open a lock file, made if it is not there; what is none is moved out of the way.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    try:
+        return open_regular(path, flags, PRIVATE_FILE_MODE)
+    except (UnfitFileError, IsADirectoryError):
+        clear_name(path)
+    except OSError as exc:
+        if exc.errno != errno.ELOOP:  # a link, which no broker has made
+            raise
+        clear_name(path)
+    return open_regular(path, flags, PRIVATE_FILE_MODE)
+
+
+def clear_name(path: Path) -> None:
+    """Free a name of ours: what is there is removed, and a directory is set aside beside it.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except (IsADirectoryError, PermissionError):
+        if not path.is_dir():
+            raise
+        path.rename(path.with_name(f"{path.name}.{time.time_ns()}.unfit"))
 
 
 def lock_holder(path: Path) -> Holder | None:
     """Return who holds the lock, or `None`; takes nothing and changes nothing."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
+        fd = open_regular(path)
+    except (FileNotFoundError, UnfitFileError):
         return None
     try:
         # A shared lock that is given back at once; `take_lock` tries again for those who ask.
@@ -94,5 +143,7 @@ def _is_taken(fd: int) -> bool:
 
 def _read(fd: int) -> Holder:
     lines = os.pread(fd, 4096, 0).decode("utf-8", "replace").splitlines()
-    pid = int(lines[0]) if lines and lines[0].isdigit() else 0
+    digits = lines[0] if lines else ""
+    is_pid = digits.isascii() and digits.isdecimal() and len(digits) <= _MOST_PID_DIGITS
+    pid = int(digits) if is_pid else 0
     return Holder(pid, lines[1] if len(lines) > 1 else "")

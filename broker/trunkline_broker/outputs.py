@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from trunkline_broker.paths import PRIVATE_FILE_MODE
+from trunkline_broker.regular_files import open_regular
 
 OUTPUT_LIMIT_BYTES: Final = 1024 * 1024  # per process; as much again in `.old`
 TAIL_LINES: Final = 20  # what an exit report carries
@@ -53,13 +54,22 @@ def keep_below(path: Path, limit_bytes: int = OUTPUT_LIMIT_BYTES) -> bool:
         return False
     if size <= limit_bytes:
         return False
-    end = _read_end(path, limit_bytes)
-    old = path.with_suffix(".old")
     with contextlib.suppress(OSError):  # disk full or read-only: losing the end is the rule above
-        old.touch(mode=PRIVATE_FILE_MODE)
-        old.write_bytes(end)
+        keep_end(path, limit_bytes)
     os.truncate(path, 0)
     return True
+
+
+def keep_end(path: Path, most_bytes: int) -> None:
+    """Write the end of a file beside it, as `.old`.
+
+    Raises:
+        OSError: it cannot be read or written.
+    """
+    end = _read_end(path, most_bytes)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    with open(open_regular(path.with_suffix(".old"), flags, PRIVATE_FILE_MODE), "wb") as old:
+        old.write(end)
 
 
 def last_lines(path: Path, count: int = TAIL_LINES) -> tuple[str, ...]:
@@ -91,7 +101,7 @@ def prune(directory: Path, pool: str, slot: int, keep: int = _KEPT_FILES) -> Non
 
 
 def _read_end(path: Path, most_bytes: int) -> bytes:
-    with path.open("rb") as file:
+    with open(open_regular(path), "rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - most_bytes))
         return file.read(most_bytes)

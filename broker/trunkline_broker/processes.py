@@ -11,13 +11,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import errno
-import json
 import os
 import select
 import signal
-import stat
-import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,12 +33,15 @@ from trunkline_broker.core.events import (
     SpawnFailed,
 )
 from trunkline_broker.core.specs import PoolSpec
+from trunkline_broker.edge import Edges, in_a_line
 from trunkline_broker.environment import EnvironmentFileError, worker_environment
 from trunkline_broker.hints import Hint, started_ticks, write_hints
-from trunkline_broker.paths import RunPaths, ipc
+from trunkline_broker.paths import RunPaths
+from trunkline_broker.regular_files import open_regular
 from trunkline_broker.resources import ResourceRule, limit_process, own_rules
 from trunkline_broker.secret_options import revealed
-from trunkline_broker.users import UserError, Users, WorkerUser
+from trunkline_broker.users import UserError, Users
+from trunkline_broker.worker_start import WorkerStart
 
 OUTPUT_CHECK_S: Final = 0.5
 KILL_WAIT_S: Final = 2.0  # a killed process that is still there hangs in the kernel
@@ -86,16 +85,16 @@ class Processes:
         rules: tuple[ResourceRule, ...] = (),
         traces: str = "",
         users: Users | None = None,
+        edges: Edges | None = None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._paths = paths
         self._report = report
         self._count = count
         self._environ = environ
-        self._orphan_timeout_s = orphan_timeout_s
         self._rules = rules
-        self._traces = traces
-        self._users = users or Users(paths)
+        self._edges = edges or Edges(count, _unlogged)
+        self._starter = WorkerStart(paths, environ, users or Users(paths), orphan_timeout_s, traces)
         self._workers: dict[WorkerKey, _Process] = {}
         self._clients: dict[int, int] = {}  # pid → pidfd
         self._hints: dict[int, Hint] = {}  # by pid: what the broker before knew of them
@@ -109,6 +108,9 @@ class Processes:
         A worker cleans what Python prints. What a C library or the runtime prints while it dies
         gets into its file as it is, and the last lines of that go to logs and to clients.
         """
+        self._edges.of("keys").guard(self._conceal)(spec)
+
+    def _conceal(self, spec: PoolSpec) -> None:
         with contextlib.suppress(EnvironmentFileError):  # starting a worker will say so
             for secret in secrets_in(worker_environment(spec, self._environ)):
                 self._clean.learn(secret)
@@ -123,17 +125,17 @@ class Processes:
         """Start a worker; `ProcessSpawned` or `SpawnFailed` is reported before this returns."""
         key = WorkerKey(order.pool, order.slot, order.generation)
         self.conceal(order.spec)
-        output = self._new_output(key)
+        output = self._edges.of("output").run(lambda: self._new_output(key), None)
         try:
             pid = self._start(order, output)
+            pidfd = _watchable(pid)
         except (OSError, ValueError, EnvironmentFileError, UserError) as exc:
             self._report(SpawnFailed(*key, reason=f"can't start worker: {exc}"))
             return
-        # A child that nobody has reaped yet: neither call can meet another process.
-        pidfd = os.pidfd_open(pid)
-        spec = order.spec
-        rules = own_rules(self._rules, spec.memory_limit_mib, spec.open_files_limit)
-        limit_process(pid, rules)
+        except Exception as exc:  # noqa: BLE001  # any error of a side service ends at its edge
+            self._edges.of("starting").note(exc)
+            self._report(SpawnFailed(*key, reason=f"can't start worker: {in_a_line(exc)}"))
+            return
         ticks = started_ticks(pid) or 0
         self._watch(_Process(key, pid, pidfd, True, True, ticks, output, order.token))
         self._report(ProcessSpawned(*key, pid=pid))
@@ -147,7 +149,9 @@ class Processes:
         try:
             pidfd = os.pidfd_open(order.pid)
             leads_group = os.getsid(order.pid) == order.pid
-        except (ProcessLookupError, ValueError):
+        except (OSError, ValueError, OverflowError) as exc:
+            if not isinstance(exc, ProcessLookupError):  # no descriptor is left, or no process id
+                self._edges.of("reaping").note(exc)
             self._report(ProcessExited(*key, exit_text=_UNKNOWN))
             return
         ticks = started_ticks(order.pid) or 0
@@ -155,10 +159,15 @@ class Processes:
             os.close(pidfd)
             self._report(ProcessExited(*key, exit_text=_UNKNOWN))
             return
-        output = Path(hint.output) if hint is not None and hint.output else None
+        output = self._own_output(hint.output) if hint is not None else None
         process = _Process(key, order.pid, pidfd, False, leads_group, ticks, output, order.token)
         process.is_manual = order.is_manual
         self._watch(process)
+
+    def _own_output(self, text: str) -> Path | None:
+        """Return the file of a hint if it is one of ours: others are not cut nor read."""
+        path = Path(text)
+        return path if text and path.parent == self._paths.workers else None
 
     def remember(self, hints: list[Hint]) -> None:
         """Take what the broker before knew of workers that may be adopted."""
@@ -191,53 +200,24 @@ class Processes:
         return path
 
     def _start(self, order: Spawn, output: Path | None) -> int:
-        python = order.spec.python or sys.executable
-        sink = os.open(output or os.devnull, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
-        boot = os.memfd_create("boot")
-        try:
-            user = self._users.of(order.spec)
-            os.write(boot, json.dumps(self._boot_document(order, user)).encode())
-            os.lseek(boot, 0, os.SEEK_SET)
-            child = subprocess.Popen(  # noqa: S603  # the command is the configuration's
-                [python, "-m", "trunkline_workers", "--boot-fd", str(boot)],
-                stdin=subprocess.DEVNULL,
-                stdout=sink,
-                stderr=sink,
-                env=worker_environment(order.spec, self._environ)
-                | (user.environment() if user is not None else {}),
-                pass_fds=(boot,),
-                start_new_session=True,
-                user=user.uid if user is not None else None,
-                group=user.gid if user is not None else None,
-                extra_groups=() if user is not None else None,
-            )
-        finally:
-            os.close(boot)
-            os.close(sink)
-        child.returncode = 0  # reaped through its pidfd; keeps `Popen` from ever waiting for it
-        return child.pid
+        """Start a worker within its limits; return its process id.
 
-    def _boot_document(self, order: Spawn, user: WorkerUser | None) -> dict[str, object]:
-        control, lane = self._paths.workers_control, ""
-        if user is not None:
-            control, way = self._paths.of_user(user.uid)
-            lane = ipc(way)
-        return {
-            "control": ipc(control),
-            "lane": lane,
-            "pool": order.pool,
-            "slot": order.slot,
-            "generation": list(order.generation),
-            "token": order.token.get_secret_value().hex(),
-            "adapter": order.spec.adapter,
-            "providers": list(order.spec.providers),
-            "options": revealed(order.spec.options),
-            "standby": order.standby,
-            "orphanTimeoutMs": int(self._orphan_timeout_s * 1000),
-            "traces": self._traces,
-            "leaseMs": round(order.spec.lease_s * 1000),
-            "debugPrompts": order.spec.debug_prompts,
-        }
+        Raises:
+            Exception: whatever it was, no process is left.
+        """
+        sink = os.open(output or os.devnull, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+        try:
+            pid = self._starter.start(order, sink)
+        finally:
+            os.close(sink)
+        spec = order.spec
+        rules = own_rules(self._rules, spec.memory_limit_mib, spec.open_files_limit)
+        try:
+            limit_process(pid, rules)
+        except BaseException:  # whatever it was: without its limits it must not run
+            _end_child(pid)
+            raise
+        return pid
 
     # --- watching ---------------------------------------------------------------------------
 
@@ -250,17 +230,24 @@ class Processes:
         self._loop.remove_reader(process.pidfd)
         # Before reaping, while the pid still names this group: what it left behind goes too.
         if process.leads_group:
-            _signal(process, signal.SIGKILL)
-        text = _reap(process.pidfd) if process.is_child else _UNKNOWN
+            self._signal(process, signal.SIGKILL)
+        reaping = self._edges.of("reaping")
+        text = reaping.run(lambda: _reap(process.pidfd), _UNKNOWN) if process.is_child else _UNKNOWN
         os.close(process.pidfd)
         del self._workers[process.key]
         self._write_hints()
-        self._keep_below(process)
-        lines = outputs.last_lines(process.output) if process.output else ()
-        tail = tuple(map(self._clean, lines))
+        tail = self._edges.of("output").run(lambda: self._last_words(process), ())
         self._report(ProcessExited(*process.key, exit_text=text, output_tail=tail))
 
+    def _last_words(self, process: _Process) -> tuple[str, ...]:
+        self._keep_below(process)
+        lines = outputs.last_lines(process.output) if process.output else ()
+        return tuple(map(self._clean, lines))
+
     def _write_hints(self) -> None:
+        self._edges.of("hints").guard(self._write_hint_file)()
+
+    def _write_hint_file(self) -> None:
         hints = [
             Hint(
                 pool=process.key.pool,
@@ -292,8 +279,9 @@ class Processes:
 
     def _check_outputs(self) -> None:
         self._check = self._loop.call_later(OUTPUT_CHECK_S, self._check_outputs)
+        keep_below = self._edges.of("output").guard(self._keep_below)
         for process in self._workers.values():
-            self._keep_below(process)
+            keep_below(process)
 
     def _keep_below(self, process: _Process) -> None:
         if process.output is None:
@@ -312,13 +300,16 @@ class Processes:
         """Signal a worker's process group; nothing if it has exited."""
         process = self._workers.get(WorkerKey(order.pool, order.slot, order.generation))
         if process is not None:
-            _signal(process, _SIGNALS[order.signal])
+            self._signal(process, _SIGNALS[order.signal])
+
+    def _signal(self, process: _Process, number: signal.Signals) -> None:
+        self._edges.of("signals").guard(_signal)(process, number)
 
     def kill_all(self) -> int:
         """Kill what is left, wait up to two seconds for each; return how many there were."""
         left = list(self._workers.values())
         for process in left:
-            _signal(process, signal.SIGKILL)
+            self._signal(process, signal.SIGKILL)
         for process in left:
             gone = select.poll()
             gone.register(process.pidfd, select.POLLIN)
@@ -395,12 +386,35 @@ def _text_of(file: str) -> str:
     A pipe would hold up the broker, and what was read of it would be missing in the worker.
     """
     try:
-        with open(os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as source:
-            if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
-                return ""
+        with open(open_regular(Path(file)), "rb") as source:
             return source.read(_KEY_FILE_BYTES).decode(errors="replace")
-    except OSError:  # the worker's first call will say so
+    except (OSError, ValueError):  # ValueError: a path with NUL; the worker's first call will say
         return ""
+
+
+def _watchable(pid: int) -> int:
+    """Return a pidfd of a new child; without one it is ended, since nothing would reap it.
+
+    Raises:
+        OSError: no descriptor is left.
+    """
+    try:
+        return os.pidfd_open(pid)  # a child that nobody has reaped yet: no other process's
+    except OSError:
+        _end_child(pid)
+        raise
+
+
+def _end_child(pid: int) -> None:
+    """Kill a child that nothing watches, and reap it."""
+    with contextlib.suppress(OSError):  # something else has reaped it
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def _unlogged(level: str, event: str, fields: Mapping[str, object]) -> None:
+    """Drop a line: whoever makes `Processes` without edges has no log."""
+    del level, event, fields
 
 
 def _signal(process: _Process, number: signal.Signals) -> None:
@@ -413,6 +427,11 @@ def _signal(process: _Process, number: signal.Signals) -> None:
 
 
 def _reap(pidfd: int) -> str:
+    """Reap a child and return how it ended.
+
+    Raises:
+        ChildProcessError: something else has reaped it (a library that waits for every child).
+    """
     facts = os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)
     if facts is None:
         raise AssertionError("a readable pidfd of a child that can't be reaped")

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Final, Literal
 
 import zmq
-from trunkline_protocol.curve import is_key
+from trunkline_protocol.curve import MAX_KEY_FILE_BYTES, is_key
 from trunkline_protocol.secret import SecretStr
 from zmq.utils import z85
 
+from trunkline_broker.regular_files import read_regular
 from trunkline_broker.sockets import Context, Socket, descriptor, has_input
 
 Kind = Literal["clients", "workers"]
@@ -102,7 +103,7 @@ def listed(directory: Path) -> list[tuple[str, str]]:
         return []
     for path in paths:
         try:
-            key = path.read_text(encoding="ascii").strip()
+            key = read_regular(path, MAX_KEY_FILE_BYTES).decode("ascii").strip()
         except (OSError, UnicodeDecodeError):  # removed meanwhile, or no key file
             continue
         if is_key(key):

@@ -7,6 +7,8 @@ longer fits in the queue is counted, and said with the next line that can be wri
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import queue
@@ -14,14 +16,18 @@ import threading
 from collections import Counter
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final, Literal
 
 import structlog
 from structlog.typing import EventDict, FilteringBoundLogger
 
+from trunkline_broker import outputs
+from trunkline_broker.edge import Edge, Edges
 from trunkline_broker.queues import QueueFigures
 
 _QUEUE_LINES: Final = 2000
+MAX_LINE_BYTES: Final = 64 * 1024  # a longer one is cut: it may quote what a peer has sent
 _FLUSH_S: Final = 1.0  # how long the end of the broker waits for the last lines
 _RESERVED: Final = frozenset({"event", "exc_info", "exception", "stack_info"})
 
@@ -38,12 +44,24 @@ class LineWriter:
         self.lost = 0  # lines that were not written, ever
         self._high_water = 0
         self._unsaid = 0
+        self._file: Path | None = None
+        self._limit_bytes = 0
         self._thread.start()
+
+    def keep_below(self, file: Path, limit_bytes: int) -> None:
+        """Keep the file that is written to below a size; its last part stays beside it as `.old`.
+
+        Args:
+            file: where the descriptor leads, opened for appending.
+            limit_bytes: the most it may have at any moment; as much again is in `.old`.
+        """
+        self._limit_bytes = limit_bytes
+        self._file = file
 
     def put(self, line: bytes) -> None:
         """Take a line without its newline; counted as lost if the queue is full."""
         try:
-            self._lines.put_nowait(line)
+            self._lines.put_nowait(line[:MAX_LINE_BYTES])
         except queue.Full:
             self._lose()
         self._high_water = max(self._high_water, self._lines.qsize())
@@ -74,9 +92,21 @@ class LineWriter:
     def _write(self, line: bytes) -> bool:
         whole = line + b"\n"
         try:
+            if self._file is not None:
+                self._make_room(self._file, len(whole))
             return os.write(self._fd, whole) == len(whole)
         except OSError:
             return False  # disk full, terminal gone: counted by the caller
+
+    def _make_room(self, file: Path, coming_bytes: int) -> None:
+        """Cut the file if a line would make it too large; also one that has lost its name."""
+        facts = os.fstat(self._fd)
+        if facts.st_size + coming_bytes <= self._limit_bytes:
+            return
+        with contextlib.suppress(OSError):  # another file has its name, or none: nothing to keep
+            if os.path.samestat(file.stat(), facts):
+                outputs.keep_end(file, self._limit_bytes)
+        os.ftruncate(self._fd, 0)
 
 
 class _JsonLines:
@@ -138,10 +168,18 @@ class _Sink:
 
 
 class Telemetry:
-    """Log and counters of one broker."""
+    """Log and counters of one broker.
+
+    Attributes:
+        counters: everything that is counted, by name.
+        edges: of the side services of this broker; the log is one of them.
+    """
 
     def __init__(self, fd: int, style: LogFormat, level: str) -> None:
         self.counters: Counter[str] = Counter()
+        self._fd = fd
+        self._edge = Edge("log", self.count, self._log_plainly)
+        self.edges = Edges(self.count, self.log, self._edge)
         self._writer = LineWriter(fd)
         last = _JsonLines() if style == "json" else _PrettyLines(is_terminal=os.isatty(fd))
         self._logger: FilteringBoundLogger = structlog.wrap_logger(
@@ -163,8 +201,25 @@ class Telemetry:
 
     def log(self, level: str, event: str, fields: Mapping[str, Any] | None = None) -> None:
         """Write one line; never the text of a prompt or answer, a key or a header."""
-        write = getattr(self._logger, level)
-        write(event, **_kept(fields or {}))
+        self._edge.guard(self._log_line)(level, event, fields or {})
+
+    def own_file(self, file: Path, limit_bytes: int) -> None:
+        """Keep the log's file below a size.
+
+        Args:
+            file: where the descriptor of this log leads.
+            limit_bytes: as of `LineWriter.keep_below`.
+        """
+        flags = fcntl.fcntl(self._fd, fcntl.F_GETFL)
+        fcntl.fcntl(self._fd, fcntl.F_SETFL, flags | os.O_APPEND)  # cut under its writers
+        self._writer.keep_below(file, limit_bytes)
+
+    def _log_line(self, level: str, event: str, fields: Mapping[str, Any]) -> None:
+        getattr(self._logger, level)(event, **_kept(fields))
+
+    def _log_plainly(self, level: str, event: str, fields: Mapping[str, object]) -> None:
+        """Write what went wrong with a line; of values that can be written in any case."""
+        self._writer.put(f"{level} {event} {dict(fields)}".encode("utf-8", "replace"))
 
     def crash(self, event: str, error: BaseException) -> None:
         """Write an error with its traceback."""

@@ -97,7 +97,7 @@ async def test_doctor_finds_what_is_wrong_and_says_the_fix(tmp_path: Path) -> No
         python = "venvs/bare"
         """
     )
-    done = command("doctor", "--json", cwd=tmp_path)
+    done = command("doctor", "--json", "--config", "trunkline.toml", cwd=tmp_path)
     assert done.returncode == ExitCode.FAILED, done.stderr
     found = states(done)
     assert found[f"worker open_key: {key} can be read by others"] == f"chmod 600 {key}"
@@ -129,7 +129,9 @@ async def test_doctor_is_content_with_what_works(tmp_path: Path) -> None:
         import asyncio
 
         environ = {"CHAT_KEY": "sk-canary-0123456789"}
-        done = await asyncio.to_thread(command, "doctor", cwd=tmp_path, environ=environ)
+        done = await asyncio.to_thread(
+            command, "doctor", "--config", "trunkline.toml", cwd=tmp_path, environ=environ
+        )
     assert done.returncode == 0, done.stdout
     assert "worker chat: a key is there" in done.stdout
     assert "answers" in done.stdout

@@ -131,15 +131,19 @@ while resource.getrlimit(resource.RLIMIT_NOFILE)[0] != 64:  # set just after the
     time.sleep(0.005)
 fd = int(sys.argv[sys.argv.index("--boot-fd") + 1])
 document = json.loads(open(fd).read())
-print(json.dumps([sys.argv[1:3], document, sorted(os.environ), os.getsid(0) == os.getpid(),
+print(json.dumps([sys.argv[1:4], os.getcwd(), document, sorted(os.environ),
+    os.getsid(0) == os.getpid(),
     sorted(os.listdir("/proc/self/fd")), sys.stdin.read(),
     resource.getrlimit(resource.RLIMIT_NOFILE)]))
 """
             order, _ = await it.spawn(body)
             exited = await it.exited()
             assert exited.exit_text == "status 0"
-            argv, document, names, leads, fds, stdin, files = json.loads(exited.output_tail[-1])
-            assert argv == ["-m", "trunkline_workers"]
+            argv, cwd, document, names, leads, fds, stdin, files = json.loads(
+                exited.output_tail[-1]
+            )
+            assert argv == ["-P", "-m", "trunkline_workers"]
+            assert cwd == str(it.paths.root)
             assert document == {
                 "control": f"ipc://{it.paths.workers_control}",
                 "pool": "a",
@@ -148,6 +152,7 @@ print(json.dumps([sys.argv[1:3], document, sorted(os.environ), os.getsid(0) == o
                 "lane": "",
                 "token": "0102",
                 "adapter": "scripted",
+                "beside": "",
                 "providers": [],
                 "options": {},
                 "standby": False,

@@ -42,6 +42,7 @@ class Boot:
         control: endpoint of the broker's `workers/control`.
         pool: NAME of `[worker.NAME]`.
         adapter: name for `loader.load_entry`.
+        beside: directory in which the module of the adapter may be; empty: none.
         slot: place in the pool.
         generation: from the spawning broker; (0, 0) without one.
         token: one-time secret from the spawning broker; never shown.
@@ -62,6 +63,7 @@ class Boot:
     control: str
     pool: PoolName
     adapter: str
+    beside: str = ""
     slot: int = 0
     generation: Generation = UNBORN
     token: SecretBytes = NO_TOKEN
@@ -124,6 +126,7 @@ def boot_from_document(document: bytes) -> Boot:
             control=_typed(fields, "control", str),
             pool=PoolName(_typed(fields, "pool", str)),
             adapter=_typed(fields, "adapter", str),
+            beside=_typed({"beside": "", **fields}, "beside", str),
             slot=_typed(fields, "slot", int),
             generation=Generation(Epoch(int(epoch)), int(number)),
             token=SecretBytes(bytes.fromhex(_typed(fields, "token", str))),

@@ -27,6 +27,7 @@ from trunkline_workers.loader import (
     Entry,
     import_file,
     load_entry,
+    look_beside,
 )
 from trunkline_workers.testing.checks import (
     BROKEN,
@@ -115,7 +116,7 @@ def _beside(module: ModuleType) -> list[ModuleType]:
 
 
 def _from_file(path: Path) -> ModuleType:
-    sys.path.insert(0, str(path.parent.absolute()))  # what stands beside it can be imported
+    sys.path.append(str(path.parent.absolute()))  # what stands beside it, behind everything else
     return import_file(path)
 
 
@@ -182,7 +183,10 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--load", action="store_true")
     parser.add_argument("--worker", action="store_true")
+    parser.add_argument("--beside", type=Path, metavar="DIR", help="where its module may be")
     given = parser.parse_args(arguments)
+    if given.beside is not None:
+        look_beside(given.target, given.beside)
     try:
         if given.load:
             load(given.target, json.load(sys.stdin) if given.worker else {})

@@ -10,9 +10,10 @@ import importlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from importlib.machinery import SourceFileLoader
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import CodeType, ModuleType
@@ -102,6 +103,38 @@ def _module(where: str, name: str) -> ModuleType:
         if exc.name is not None and (where == exc.name or where.startswith(f"{exc.name}.")):
             raise AdapterNotFoundError(f"adapter {name!r}: no module {exc.name!r}") from exc
         raise
+
+
+class _Beside(MetaPathFinder):
+    """Finds one top-level module or package in one directory, and nothing else there."""
+
+    def __init__(self, name: str, directory: Path) -> None:
+        self._name = name
+        self._directory = directory
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return the spec of the one module; `None` for every other name."""
+        if path is not None or fullname != self._name:
+            return None
+        return PathFinder.find_spec(fullname, [str(self._directory)], target)
+
+
+def look_beside(name: str, directory: Path) -> None:
+    """Let the module of an adapter be in a directory, such as that of its configuration.
+
+    Only the module or package that is named is taken from there, and only if nothing installed has
+    its name: another file there, as a `json.py`, stays out of every import.
+
+    Args:
+        name: as for `load_entry`, or of a module; built-in names and paths of files need nothing.
+        directory: where it may be.
+    """
+    where = name.rpartition(":")[0] or name
+    top = where.partition(".")[0]
+    if name not in BUILTIN and not where.endswith(".py") and top.isidentifier():
+        sys.meta_path.append(_Beside(top, directory))
 
 
 class _FreshLoader(SourceFileLoader):

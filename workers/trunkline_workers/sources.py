@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-from trunkline_workers.loader import AdapterNotFoundError, target_of
+from trunkline_workers.loader import AdapterNotFoundError, look_beside, target_of
 
 EXIT_FOUND: Final = 0
 EXIT_NOTHING: Final = 2
@@ -80,7 +80,11 @@ def main(arguments: Sequence[str]) -> int:
     """Write `{"files": [...], "folders": [...]}`; returns 2 if there is no such adapter."""
     parser = argparse.ArgumentParser(prog="python -m trunkline_workers.sources")
     parser.add_argument("name")
-    name: str = parser.parse_args(arguments).name
+    parser.add_argument("--beside", type=Path, metavar="DIR", help="where its module may be")
+    given = parser.parse_args(arguments)
+    name: str = given.name
+    if given.beside is not None:
+        look_beside(name, given.beside)
     try:
         found = adapter_sources(name)
     except (AdapterNotFoundError, ValueError) as exc:  # ValueError: a module without a spec

@@ -6,6 +6,7 @@ The check runs in the interpreter of the adapter, as a worker does: this command
 from __future__ import annotations
 
 import keyword
+import os
 import re
 import subprocess
 import sys
@@ -18,6 +19,7 @@ import typer
 
 from trunkline_broker.cli.exits import ExitCode
 from trunkline_broker.cli.terminal import fail, out
+from trunkline_broker.interpreter import module_command, without_relative_paths
 
 app = typer.Typer(
     help="Begin an adapter of your own, and judge one.",
@@ -75,11 +77,11 @@ def check(
       trunkline adapter check trunkline_acme.contract
       trunkline adapter check acme.adapter:Acme --python .venv/bin/python
     """
-    command = [python, "-m", "trunkline_workers.check", module]
-    if as_json:
-        command.append("--json")
+    given = (module, "--beside", str(Path.cwd()), *(("--json",) if as_json else ()))
+    command = module_command(python, "trunkline_workers.check", *given)
+    environ = without_relative_paths(os.environ)
     try:
-        code = subprocess.run(command, check=False).returncode  # noqa: S603  # the user's choice
+        code = subprocess.run(command, check=False, env=environ).returncode  # noqa: S603  # the user's choice
     except OSError as exc:
         fail(f"can't run {python}: {exc.strerror}", ExitCode.USAGE)
     raise typer.Exit(code)

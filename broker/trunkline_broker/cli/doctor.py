@@ -14,6 +14,7 @@ from trunkline_broker.cli.terminal import CommandError, out, print_json
 
 if TYPE_CHECKING:
     from trunkline_broker.cli.findings import Finding
+    from trunkline_broker.config import Settings
 
 _STYLES: Final = {"ok": "green", "note": "yellow", "wrong": "red"}
 _STATUS_S: Final = 3.0
@@ -28,8 +29,12 @@ def doctor(
 ) -> None:
     """Look for what is wrong and say what to do; exit code 1 if something is. Changes nothing.
 
+    It imports each worker's adapter in the worker's interpreter. Of a ./trunkline.toml that it
+    found and nobody named it runs nothing: name it with --config if you trust that folder.
+
     \b
       trunkline doctor
+      trunkline doctor --config trunkline.toml
       trunkline doctor --json | jq '.[] | select(.state == "wrong")'
     """
     findings = list(_findings(config))
@@ -59,9 +64,27 @@ def _findings(path: Path | None) -> list[Finding]:
         return [*found, findings.Finding(findings.WRONG, str(exc), fix)]
     found += findings.run_directory(settings)
     found += findings.configuration(settings)
-    found += findings.workers(settings)
-    found += findings.broker(settings, _status())
+    document = _status()
+    if path is None and _is_of_this_folder(settings, document):
+        found += findings.untried(settings)
+    else:
+        found += findings.workers(settings)
+    found += findings.broker(settings, document)
     return found
+
+
+def _is_of_this_folder(settings: Settings, document: dict[str, Any] | None) -> bool:
+    """Return whether the configuration was found in the current folder, and named by nobody.
+
+    One that a broker of this user runs with has been chosen before.
+    """
+    from trunkline_broker.config import CONFIG_ENV, FILE_NAME, current_directory
+
+    here = current_directory()
+    if settings.source is None or here is None or os.environ.get(CONFIG_ENV):
+        return False
+    running = document.get("config") if document is not None else None
+    return settings.source == here / FILE_NAME and running != str(settings.source)
 
 
 def _status() -> dict[str, Any] | None:

@@ -34,8 +34,10 @@ from trunkline_broker.environment import (
     missing_names,
     worker_environment,
 )
+from trunkline_broker.interpreter import beside, module_command, without_relative_paths
 from trunkline_broker.onboarding import PROVIDERS, KnownProvider, aws_region, has_local_model
 from trunkline_broker.paths import PASSABLE_DIR_MODE
+from trunkline_broker.regular_files import read_regular
 from trunkline_broker.secret_options import revealed
 from trunkline_broker.users import UserError, Users
 
@@ -48,6 +50,7 @@ _REFUSED_OPTIONS: Final = 3  # exit code of `trunkline_workers.check --load`
 LOAD_S: Final = 60.0  # of an adapter with a heavy library, on a busy machine
 REACH_S: Final = 3.0
 MIN_FREE_MIB: Final = 16
+_KEY_FILE_BYTES: Final = 64 * 1024
 _MIB: Final = 1024 * 1024
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
@@ -139,6 +142,15 @@ def workers(settings: Settings) -> Iterator[Finding]:
             yield from job.result()
 
 
+def untried(settings: Settings) -> Iterator[Finding]:
+    """Tell of workers of which nothing is run, since nobody has named their configuration."""
+    if settings.workers and settings.source is not None:
+        names = ", ".join(settings.workers)
+        text = f"{settings.source} was found in this folder and not named: not tried: {names}"
+        fix = f"trunkline doctor --config {settings.source.name}, if you trust this folder"
+        yield Finding(NOTE, text, fix)
+
+
 def _all_of(spec: PoolSpec, settings: Settings) -> list[Finding]:
     return list(worker(spec, settings))
 
@@ -184,11 +196,11 @@ def _private_files(where: str, spec: PoolSpec) -> Iterator[Finding]:
 def load_problem(spec: PoolSpec, environ: Mapping[str, str]) -> str:
     """Ask the worker's interpreter for its adapter; returns what is wrong, empty if nothing is."""
     python = spec.python or sys.executable
-    command = [python, "-m", "trunkline_workers.check", "--load", "--worker"]
+    given = ("--load", "--worker", *beside(spec), spec.adapter)
     try:
         done = subprocess.run(  # noqa: S603  # the interpreter of the configuration
-            [*command, spec.adapter],
-            env=dict(environ),
+            module_command(python, "trunkline_workers.check", *given),
+            env=without_relative_paths(environ),
             input=json.dumps({"name": spec.name, "options": revealed(spec.options)}),
             capture_output=True,
             text=True,
@@ -231,7 +243,7 @@ def _key(where: str, spec: PoolSpec, environ: Mapping[str, str]) -> Iterator[Fin
     raw: str | None = None
     if isinstance(file, str) and file:
         try:
-            raw = Path(file).read_text(encoding="utf-8", errors="replace")
+            raw = read_regular(Path(file), _KEY_FILE_BYTES).decode("utf-8", "replace")
         except OSError as exc:
             yield Finding(WRONG, f"{where}: key file {file}: {exc.strerror}", "trunkline setup")
     elif isinstance(variable, str):
@@ -356,6 +368,8 @@ def _pool(pool: Mapping[str, Any]) -> Iterator[Finding]:
         return
     said = [slot["reason"] or slot["lastExit"] for slot in slots if slot["state"] != "serving"]
     last = [line for slot in slots for line in slot["output"]][-1:]
-    reasons = [text.partition("\n")[0] for text in said[:1] if text]  # behind it: its last line
+    reasons = [text for text in said[:1] if text]
+    if reasons and last and last[0] in reasons[0]:
+        last = []  # said already
     text = ": ".join([f"pool {name} is {pool['state']}", *reasons, *last])
     yield Finding(WRONG, text, f"put right what it says, then trunkline swap {name}")

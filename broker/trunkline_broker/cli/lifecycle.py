@@ -18,6 +18,7 @@ from trunkline_broker.cli.config import say_notes
 from trunkline_broker.cli.connection import ask, run_async
 from trunkline_broker.cli.exits import ExitCode
 from trunkline_broker.cli.terminal import CommandError, err, fail, out
+from trunkline_broker.interpreter import module_command, without_relative_paths
 
 if TYPE_CHECKING:
     from trunkline_broker.config import Settings
@@ -172,7 +173,7 @@ def restart(
 
 def _detached(log: Path, endpoint: str, config: Path | None, *, watch: bool = False) -> None:
     """Start the broker in a session of its own and wait until it answers a greeting."""
-    command = [sys.executable, "-m", "trunkline_broker.cli.main", "up"]
+    command = module_command(sys.executable, "trunkline_broker.cli.main", "up")
     if config is not None:
         command += ["--config", str(config.absolute())]
     if watch:
@@ -183,7 +184,12 @@ def _detached(log: Path, endpoint: str, config: Path | None, *, watch: bool = Fa
     try:
         before_bytes = os.fstat(fd).st_size
         child = subprocess.Popen(  # noqa: S603  # our own command line
-            command, stdin=subprocess.DEVNULL, stdout=fd, stderr=fd, start_new_session=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=fd,
+            stderr=fd,
+            env=without_relative_paths(os.environ),
+            start_new_session=True,
         )
     finally:
         os.close(fd)

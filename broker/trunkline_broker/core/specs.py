@@ -57,6 +57,7 @@ class PoolSpec:
         debug_prompts: write prompts and answers, as text, into the log of the worker and into its
             spans; never keys. For a while and for one pool: `trunkline reload` turns it on and off.
         restart: the rule for dead workers.
+        directory: of the configuration, where the module of the adapter may be; empty: none.
     """
 
     name: PoolName
@@ -79,6 +80,7 @@ class PoolSpec:
     open_files_limit: int | None = None
     debug_prompts: bool = False
     restart: RestartSpec = RestartSpec()
+    directory: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ facts they wait for in the hub). Registration is read in `registering.py`.
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Final
 
 from trunkline_protocol.frames import Bye, Role
 from trunkline_protocol.ids import Generation, PoolName
@@ -21,7 +22,8 @@ from trunkline_broker.core.supervision import Pool, Slot
 from trunkline_broker.core.workers import Worker, WorkerState
 
 _TOKEN_BYTES = 32
-_FRAME = '  File "'  # as `faulthandler` writes a stack, the innermost call first
+_FRAME: Final = '  File "'  # as `faulthandler` writes a stack, the innermost call first
+_LAST_WORD_CHARS: Final = 200  # of a worker, as agents are told it
 _REAP_S = 5.0  # a killed process that is still there is waiting for a disk or a debugger
 
 
@@ -362,10 +364,18 @@ class Staffing:
         rule = pool.spec.restart
         text = f"worker {pool.spec.name!r} ended more than {rule.intensity} times"
         text = f"{text} in {rule.period_s:g} s; the last time: {slot.last_exit}"
-        self.take_down(pool, slot, _with_output(text, slot.output_tail))
+        last = _last_word(slot.output_tail)[:_LAST_WORD_CHARS]
+        self.take_down(pool, slot, f"{text}: {last}" if last else text, slot.output_tail)
 
-    def take_down(self, pool: Pool, slot: Slot, reason: str) -> None:
-        """Start nothing in a slot any more; its routes go and their callers hear the reason."""
+    def take_down(self, pool: Pool, slot: Slot, reason: str, output: tuple[str, ...] = ()) -> None:
+        """Start nothing in a slot any more; its routes go and their callers hear the reason.
+
+        Args:
+            pool: of the slot.
+            slot: is down afterwards.
+            reason: one line, for agents too.
+            output: last lines of its worker, for the log alone.
+        """
         hub = self._hub
         slot.down_reason = reason
         if slot.suspended is not None:
@@ -375,7 +385,7 @@ class Staffing:
             slot.suspended = None
         hub.on_topology()
         fields = {"pool": pool.spec.name, "slot": slot.number, "reason": reason}
-        hub.log("error", "slot_down", fields)
+        hub.log("error", "slot_down", {**fields, "output": output} if output else fields)
 
     def _remove_manual(self, pool: Pool, slot: Slot) -> None:
         hub = self._hub

@@ -9,6 +9,7 @@ has a bound, at which the oldest rows go. It blocks, so the broker uses it from 
 from __future__ import annotations
 
 import contextlib
+import errno
 import sqlite3
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -126,6 +127,8 @@ class Ledger:
         self._days = days
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         path.touch(mode=0o600)
+        if not path.is_file():
+            raise OSError(errno.EINVAL, "not a regular file", str(path))  # SQLite waits for a pipe
         self._db = sqlite3.connect(path, timeout=_BUSY_MS / 1000, isolation_level=None)
         try:
             self._prepare(mib)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from time import monotonic
 from typing import Any, Final
 
 from trunkline_broker.core.effects import AttemptEnded
+from trunkline_broker.edge import Edge
 from trunkline_broker.measured.ledger import Entry, Ledger, entry_of
 from trunkline_broker.queues import QueueFigures
 
@@ -37,11 +38,13 @@ class LedgerWriter:
         days: how long it is kept.
         mib: most room that it takes.
         say: writes a log line (level, event, fields); called from the thread.
+        edge: takes what no full disk and no broken file explains.
     """
 
-    def __init__(self, path: Path, days: int, mib: int, say: Say) -> None:
+    def __init__(self, path: Path, days: int, mib: int, say: Say, edge: Edge) -> None:
         self._path, self._days, self._mib = path, days, mib
         self._say = say
+        self._edge = edge
         self._waiting: deque[Entry] = deque()
         self._wake = threading.Event()
         self._closing = threading.Event()
@@ -94,7 +97,7 @@ class LedgerWriter:
                 self._wake.clear()
                 self._closing.wait(GATHER_S)
         if self._ledger is not None:
-            self._ledger.close()
+            self._edge.guard(self._ledger.close)()
 
     def _step(self) -> bool:
         """Write a batch; return whether there is more that can be written now."""
@@ -102,9 +105,13 @@ class LedgerWriter:
         try:
             ledger = self._opened()
             if batch:
-                self._written += ledger.add(batch)
+                self._written += self._add(ledger, batch)
             self._prune(ledger)
         except (sqlite3.Error, OSError) as exc:
+            self._fail(exc, len(batch))
+            return False
+        except Exception as exc:  # noqa: BLE001  # any error of a side service ends at its edge
+            self._edge.note(exc)
             self._fail(exc, len(batch))
             return False
         for _ in batch:
@@ -113,6 +120,20 @@ class LedgerWriter:
             self._say("info", "ledger_written_again", {"lost": self._lost})
             self._trouble = ""
         return bool(self._waiting)
+
+    def _add(self, ledger: Ledger, batch: Sequence[Entry]) -> int:
+        """Write a batch; an entry that no file could take is lost, and the others are written."""
+        try:
+            return ledger.add(batch)
+        except (OverflowError, UnicodeError, TypeError, ValueError) as exc:
+            self._edge.note(exc)
+        written = 0
+        for entry in batch:
+            try:
+                written += ledger.add([entry])
+            except (OverflowError, UnicodeError, TypeError, ValueError):
+                self._lost += 1
+        return written
 
     def _opened(self) -> Ledger:
         if self._ledger is None:
@@ -132,7 +153,7 @@ class LedgerWriter:
             self._say("warning", "ledger_not_written", fields)
         self._trouble = str(exc) or type(exc).__name__
         if self._ledger is not None:
-            self._ledger.close()
+            self._edge.guard(self._ledger.close)()
             self._ledger = None
 
 

@@ -18,9 +18,10 @@ from trunkline_protocol.trace_context import read_traceparent
 
 from trunkline_broker.config import Settings
 from trunkline_broker.core.effects import AttemptEnded, NoteLoad
+from trunkline_broker.edge import Edges, in_a_line
 from trunkline_broker.measured.ledger_writer import LedgerWriter
 from trunkline_broker.measured.line_budget import LineBudget
-from trunkline_broker.measured.metrics_server import MetricsServer, snapshot_taker
+from trunkline_broker.measured.metrics_server import MetricsServer, Take, snapshot_taker
 from trunkline_broker.measured.tallies import DEBUG_PROMPTS, MAX_WORKERS, Tallies
 from trunkline_broker.queues import QueueFigures
 
@@ -37,11 +38,14 @@ class Measures:
     Args:
         settings: what is wanted.
         log: writes a line (level, event, fields), from any thread.
+        edges: take the errors of page, ledger, spans and log lines, each apart from the others.
     """
 
-    def __init__(self, settings: Settings, log: Log) -> None:
+    def __init__(self, settings: Settings, log: Log, edges: Edges) -> None:
         broker = settings.broker
         self._log = log
+        self._page_edge, self._ledger_edge = edges.of("metrics"), edges.of("ledger")
+        self._spans_edge, self._log_edge = edges.of("spans"), edges.of("log")
         self._logs_all = broker.log_calls == "all"
         self._failures = LineBudget()
         self._address = broker.metrics
@@ -50,7 +54,9 @@ class Measures:
         self._unavailable: dict[str, str] = {}
         self.tallies = Tallies()
         self._ledger = (
-            LedgerWriter(settings.usage_file, broker.usage_days, broker.usage_mib, log)
+            LedgerWriter(
+                settings.usage_file, broker.usage_days, broker.usage_mib, log, self._ledger_edge
+            )
             if broker.usage
             else None
         )
@@ -65,34 +71,42 @@ class Measures:
         """
         if not self._address:
             return
+        take: Take | None = None
         try:
-            self._server = MetricsServer(snapshot_taker(self.tallies, status))
-            self._listening = await self._server.start(self._address)
+            take = snapshot_taker(self.tallies, status)
         except ImportError:
             self._without("metrics", "prometheus_client is not installed: trunkline[metrics]")
+        try:
+            self._server = MetricsServer(take, self._page_edge)
+            listening = await self._server.start(self._address)
         except (OSError, OverflowError) as exc:  # in use, no such host, or no port
             self._without("metrics", f"{self._address}: {_reason(exc)}")
+        except Exception as exc:  # noqa: BLE001  # any error of a side service ends at its edge
+            self._page_edge.note(exc)
+            self._without("metrics", in_a_line(exc))
         else:
-            self._log("info", "metrics", {"url": f"http://{self._listening}/metrics"})
+            if take is not None:
+                self._listening = listening
+                self._log("info", "metrics", {"url": f"http://{self._listening}/metrics"})
 
     def close(self) -> None:
         """Write and send what waits, for some seconds at most."""
         if self._server is not None:
-            self._server.close()
+            self._page_edge.guard(self._server.close)()
         if self._ledger is not None:
-            self._ledger.close()
+            self._ledger_edge.guard(self._ledger.close)()
         if self._spans is not None:
-            self._spans.close()
+            self._spans_edge.guard(self._spans.close)()
 
     def on_attempt(self, ended: AttemptEnded) -> None:
-        """Take an attempt that is over."""
-        self.tallies.on_attempt(ended)
+        """Take an attempt that is over; what one of the services cannot take, the others get."""
+        self._page_edge.guard(self.tallies.on_attempt)(ended)
         if self._ledger is not None:
-            self._ledger.put(ended)
+            self._ledger_edge.guard(self._ledger.put)(ended)
         if self._spans is not None:
-            self._spans.on_attempt(ended)
+            self._spans_edge.guard(self._spans.on_attempt)(ended)
         if self._logs_all or ended.kind == "error":
-            self._say(ended)
+            self._log_edge.guard(self._say)(ended)
 
     def _say(self, ended: AttemptEnded) -> None:
         if ended.kind != "error":
@@ -105,6 +119,9 @@ class Measures:
 
     def on_load(self, note: NoteLoad) -> None:
         """Take what a worker measured."""
+        self._page_edge.guard(self._take_load)(note)
+
+    def _take_load(self, note: NoteLoad) -> None:
         self.tallies.on_load(note)
         if note.load.get(DEBUG_PROMPTS) is True and note.generation not in self._writing_prompts:
             self._writing_prompts[note.generation] = None
@@ -143,10 +160,14 @@ class Measures:
             return None
         try:
             from trunkline_broker.measured.spans import CallSpans
+
+            return CallSpans(endpoint, self._log)
         except ImportError:
             self._without("traces", "OpenTelemetry is not installed: trunkline[traces]")
-            return None
-        return CallSpans(endpoint, self._log)
+        except Exception as exc:  # noqa: BLE001  # a variable OTEL_… that the library refuses
+            self._spans_edge.note(exc)
+            self._without("traces", in_a_line(exc))
+        return None
 
 
 def attempt_fields(ended: AttemptEnded) -> dict[str, object]:

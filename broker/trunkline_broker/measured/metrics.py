@@ -68,8 +68,16 @@ class Snapshot(Collector):
         registry.register(self)
         ProcessCollector(registry=registry)
         GCCollector(registry=registry)
-        encode, content_type = choose_encoder(accept)
+        encode, content_type = _encoder(accept)
         return Page(content_type, encode(registry))
+
+
+def _encoder(accept: str) -> tuple[Any, str]:
+    """Return the encoder that a reader asks for; the plain one where its header is nonsense."""
+    try:
+        return choose_encoder(accept)
+    except Exception:  # noqa: BLE001  # the library's parser raises what it likes
+        return choose_encoder("")
 
 
 def _of_attempts(tallies: Tallies, providers: Iterable[str]) -> Iterator[Metric]:

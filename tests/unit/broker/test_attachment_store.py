@@ -18,6 +18,7 @@ from trunkline_broker.paths import RunDirError
 from trunkline_protocol.attachments import attachment_id, digest_of
 from trunkline_protocol.ids import QueryId
 
+from tests.support.edges import KnownEdges, an_edge
 from tests.support.images import a_png
 from tests.support.timing import SLOW
 
@@ -32,7 +33,9 @@ class Steps:
     def __init__(self, directory: Path) -> None:
         self.events: asyncio.Queue[said.AttachmentEvent] = asyncio.Queue()
         self.directory = directory
-        self.store = AttachmentStore(directory, self.events.put_nowait)
+        self.edges = KnownEdges()
+        edge = self.edges.of("attachments")
+        self.store = AttachmentStore(directory, self.events.put_nowait, edge)
 
     async def step(self, effect: do.AttachmentEffect) -> Any:
         self.store.perform(effect)
@@ -199,15 +202,28 @@ async def test_a_directory_that_others_can_enter(tmp_path: Path) -> None:
     directory.mkdir()
     directory.chmod(0o755)
     with pytest.raises(RunDirError, match="open to other users"):
-        AttachmentStore(directory, lambda _: None)
+        AttachmentStore(directory, lambda _: None, an_edge())
 
 
-async def test_a_defect_is_not_swallowed(tmp_path: Path) -> None:
-    """What a step raises that it should not comes up on the loop, where it ends the broker."""
-    caught: asyncio.Queue[Any] = asyncio.Queue()
+@pytest.mark.parametrize(
+    "effect",
+    [
+        do.StorePart(b"peer", QUERY, NAME, "image/png", 10, 0, None),  # type: ignore[arg-type]
+        do.CheckAttachment(b"peer", QUERY, None, 1),  # type: ignore[arg-type]
+        do.ReadPart(b"peer", QUERY, None, 0),  # type: ignore[arg-type]
+    ],
+)
+async def test_a_defect_is_noted_and_whoever_asked_is_answered(
+    tmp_path: Path, effect: do.AttachmentEffect
+) -> None:
+    """Steps that no disk explains end at the edge of the store; the next one is performed."""
+    errors: list[Any] = []
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(lambda _, context: caught.put_nowait(context["exception"]))
+    loop.set_exception_handler(lambda _, context: errors.append(context))
     async with steps(tmp_path / "s") as made:
         made.store.perform(do.RemoveAttachments((None,)))  # type: ignore[arg-type]
-        error = await asyncio.wait_for(caught.get(), 5 * SLOW)
-        assert isinstance(error, AttributeError)
+        answer = await made.step(effect)
+        assert not getattr(answer, "is_there", False)
+        assert made.edges.counters == {"service_failed.attachments": 2}
+        assert (await made.put(IMAGE)).is_stored
+        assert not errors

@@ -61,10 +61,10 @@ def test_a_worker_that_is_configured_and_not_there_needs_a_reload(tmp_path: Path
 
 def test_a_pool_that_is_down_is_told_in_one_line(tmp_path: Path) -> None:
     """Its reason has the last line of its output in it already."""
-    reason = f"worker 'a' ended more than 5 times in 60 s; the last time: status 2\n{LAST}"
+    reason = f"worker 'a' ended more than 5 times in 60 s; the last time: status 2: {LAST}"
     slot = a_slot(state="down", reason=reason, lastExit="status 2", output=["x", LAST])
     (found,) = [f for f in broker(settings(tmp_path), a_document(slot)) if f.state == WRONG]
-    assert found.text == f"pool a is down: {reason.splitlines()[0]}: {LAST}"
+    assert found.text == f"pool a is down: {reason}"
     assert found.fix == "put right what it says, then trunkline swap a"
 
 

@@ -31,8 +31,9 @@ def a_hint(**changes: object) -> Hint:
 def test_what_was_written_is_read(tmp_path: Path) -> None:
     """Whole and private, since it holds tokens."""
     path = tmp_path / "alive.json"
-    write_hints(path, [a_hint(), a_hint(slot=1, output="/x")])
-    assert read_hints(path) == [a_hint(), a_hint(slot=1, output="/x")]
+    other = a_hint(slot=1, number=2, pid=os.getppid(), output="/x")
+    write_hints(path, [a_hint(), other])
+    assert read_hints(path) == [a_hint(), other]
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
@@ -57,6 +58,68 @@ def test_a_damaged_file_hints_at_nothing(tmp_path: Path, content: bytes) -> None
     """Half a file of a full disk is as good as none."""
     path = tmp_path / "alive.json"
     path.write_bytes(content)
+    assert read_hints(path) == []
+
+
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+ROW = {"pool": "a", "slot": 0, "epoch": 5, "number": 1, "pid": 4321, "startedTicks": 7}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"pool": ""},
+        {"pool": "x" * 10_000},
+        {"pool": "a\x1b[2J"},
+        {"pool": None},
+        {"slot": -1},
+        {"slot": 2**70},
+        {"epoch": 2**63},
+        {"epoch": 2**70},
+        {"epoch": 1.5},
+        {"number": 2**64},
+        {"pid": 2**70},
+        {"pid": 1},
+        {"pid": -5},
+        {"pid": True},
+        {"startedTicks": 2**80},
+        {"token": "zz"},
+        {"token": "0" * 4000},
+        {"token": 5},
+        {"output": "x" * 10_000},
+        {"output": 7},
+        {"isManual": "yes"},
+    ],
+)
+def test_a_row_that_cannot_be_is_left_out_and_the_others_are_believed(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    path = tmp_path / "alive.json"
+    good = {**ROW, "number": 2, "pid": 4322}
+    rows = [ROW | change, good]
+    path.write_text(json.dumps({"bootId": BOOT_ID, "workers": rows, "unseen": [change, 7, None]}))
+    assert [(hint.number, hint.pid) for hint in read_hints(path)] == [(2, 4322)]
+
+
+def test_a_worker_or_process_that_is_named_twice_counts_once(tmp_path: Path) -> None:
+    path = tmp_path / "alive.json"
+    rows = [ROW, ROW | {"number": 2}, ROW | {"pid": 4322}, ROW | {"number": 3, "pid": 4323}]
+    path.write_text(json.dumps({"bootId": BOOT_ID, "workers": rows}))
+    assert [(hint.number, hint.pid) for hint in read_hints(path)] == [(1, 4321), (3, 4323)]
+
+
+@pytest.mark.parametrize("kind", ["fifo", "directory", "loop", "huge", "deep"])
+def test_what_is_no_hint_file_hints_at_nothing(tmp_path: Path, kind: str) -> None:
+    """And is refused at once: a pipe would hold up the start of the broker."""
+    path = tmp_path / "alive.json"
+    make = {
+        "fifo": lambda: os.mkfifo(path),
+        "directory": path.mkdir,
+        "loop": lambda: path.symlink_to(path),
+        "huge": lambda: path.write_bytes(b" " * 5_000_000),
+        "deep": lambda: path.write_bytes(b"[" * 100_000),
+    }
+    make[kind]()
     assert read_hints(path) == []
 
 

@@ -19,6 +19,7 @@ from trunkline_broker.measured.ledger import COUNTS, Ledger, entry_of, read_usag
 from trunkline_broker.measured.ledger_writer import LedgerWriter
 
 from tests.support.attempts import an_attempt
+from tests.support.edges import an_edge
 from tests.support.timing import SLOW, until
 
 NOW_S = 1_796_000_000
@@ -202,7 +203,7 @@ class Said:
 
 def test_the_thread_writes_soon_and_whole_at_the_end(path: Path) -> None:
     said = Said()
-    writer = LedgerWriter(path, 10, 1, said)
+    writer = LedgerWriter(path, 10, 1, said, an_edge())
     writer.put(an_attempt())
     until(lambda: writer.figures()["written"] == 1, 5.0)
     for _ in range(100):
@@ -220,7 +221,7 @@ def test_what_cannot_be_written_waits_and_is_said_once(path: Path) -> None:
     """A directory stands where the ledger should be; then it is gone."""
     path.mkdir(parents=True)
     said = Said()
-    writer = LedgerWriter(path, 10, 1, said)
+    writer = LedgerWriter(path, 10, 1, said, an_edge())
     until(lambda: bool(said.lines), 5.0)
     writer.put(an_attempt())
     until(lambda: writer.figures()["waiting"] == 1, 5.0)
@@ -237,7 +238,7 @@ def test_what_waits_is_bounded_and_the_rest_is_counted(
 ) -> None:
     monkeypatch.setattr("trunkline_broker.measured.ledger_writer.MAX_WAITING", 3)
     path.mkdir(parents=True)
-    writer = LedgerWriter(path, 10, 1, Said())
+    writer = LedgerWriter(path, 10, 1, Said(), an_edge())
     for _ in range(5):
         writer.put(an_attempt())
     assert (writer.figures()["waiting"], writer.figures()["lost"]) == (3, 2)
@@ -248,11 +249,13 @@ FULL = """
 import resource, sys
 from pathlib import Path
 from tests.support.attempts import an_attempt
+from trunkline_broker.edge import Edge
 from trunkline_broker.measured.ledger_writer import LedgerWriter
 
 path = Path(sys.argv[1])
 events = []
-writer = LedgerWriter(path, 10, 1, lambda level, event, fields: events.append(event))
+say = lambda level, event, fields: events.append(event)
+writer = LedgerWriter(path, 10, 1, say, Edge('ledger', lambda name: None, say))
 def wait(fact):
     import time
     end = time.monotonic() + 30

@@ -17,6 +17,7 @@ from trunkline_broker.measured.tallies import MAX_WORKERS
 from trunkline_protocol.ids import Epoch, Generation, PoolName
 
 from tests.support.attempts import an_attempt
+from tests.support.edges import KnownEdges
 
 Line = tuple[str, str, Mapping[str, Any]]
 
@@ -30,7 +31,7 @@ def settings(tmp_path: Path, **broker: str) -> Settings:
 
 def measures(tmp_path: Path, **broker: str) -> tuple[Measures, list[Line]]:
     lines: list[Line] = []
-    made = Measures(settings(tmp_path, **broker), lambda *line: lines.append(line))
+    made = Measures(settings(tmp_path, **broker), lambda *line: lines.append(line), KnownEdges())
     return made, lines
 
 
@@ -164,7 +165,7 @@ async def test_without_its_package_the_page_is_missed_and_said(
     made.close()
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:99999", "no.such.host.invalid:1"])
+@pytest.mark.parametrize("address", ["127.0.0.256:1", "no.such.host.invalid:1"])
 async def test_an_address_that_is_none_costs_the_page_alone(tmp_path: Path, address: str) -> None:
     made, lines = measures(tmp_path, usage="false", metrics=f'"{address}"')
     await made.open(dict)

@@ -79,9 +79,12 @@ def test_too_many_exits_take_the_route_down() -> None:
     second = rig.spawn(only(rig.spawned()))
     client.open()
     second.register()
-    second.exit("status 1", "ImportError: nope")
+    second.exit("status 1", "Traceback:", '  File "/home/a/b.py", line 3', "ImportError: nope")
     failure = client.failure()
     assert failure["code"] == "NO_ADAPTER"
+    assert "/home/a" not in failure["message"]  # a stack is for the log alone
+    (down,) = [log for log in rig.of(Log) if log.event == "slot_down"]
+    assert len(down.fields["output"]) == 3
     assert "more than 1 times in 60 s" in failure["message"]
     assert "status 1" in failure["message"]
     assert "ImportError: nope" in failure["message"]
