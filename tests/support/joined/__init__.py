@@ -1,0 +1,1 @@
+"""The real worker, broker and client cores joined in simulated time, with late shells."""
