@@ -9,22 +9,20 @@ from typing import Any, cast
 
 from trunkline_protocol.failure import LocalProtocolError
 from trunkline_protocol.limits import MAX_NAME_BYTES
+from trunkline_protocol.printable import is_name
 
 
 def name(field: str, value: object) -> str:
-    """Return a text of at most 256 characters, which may be empty.
+    """Return a printable text of at most 256 characters, which may be empty.
 
     Raises:
-        LocalProtocolError: no text, too long, or not Unicode, such as half a surrogate pair.
+        LocalProtocolError: no text, too long, or with a character that is not printable, such as a
+            line feed, an escape or half a surrogate pair.
     """
-    if not isinstance(value, str) or len(value) > MAX_NAME_BYTES:
+    if not isinstance(value, str) or not is_name(value):
         raise LocalProtocolError(
-            f"{field}: a text of at most {MAX_NAME_BYTES} characters is required"
+            f"{field}: a printable text of at most {MAX_NAME_BYTES} characters is required"
         )
-    try:
-        value.encode()
-    except UnicodeEncodeError:
-        raise LocalProtocolError(f"{field}: the text can't be encoded as UTF-8") from None
     return value
 
 

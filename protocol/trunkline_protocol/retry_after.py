@@ -62,14 +62,26 @@ def header_delay_ms(headers: Mapping[str, str], now_ms: float) -> float | None:
 
     Args:
         headers: names in lower case.
-        now_ms: wall clock, milliseconds since 1970, for headers that give a date.
+        now_ms: wall clock, milliseconds since 1970. A header that gives a date is measured from the
+            response's own `Date`, and from this clock only where there is none that can be read.
     """
     exact = headers.get("retry-after-ms", "").strip()
     if _DIGITS.fullmatch(exact):
         delay_ms = usable_ms(float(exact))
         if delay_ms is not None:
             return delay_ms
-    return parse_retry_after(headers.get("retry-after", ""), now_ms)
+    return parse_retry_after(headers.get("retry-after", ""), answered_ms(headers, now_ms))
+
+
+def answered_ms(headers: Mapping[str, str], now_ms: float) -> float:
+    """Return when a response was made by the clock of its server, in milliseconds since 1970.
+
+    Args:
+        headers: names in lower case.
+        now_ms: our wall clock, for a response without a `Date` that can be read.
+    """
+    stated_ms = _date_ms(headers.get("date", "").strip())
+    return now_ms if stated_ms is None else stated_ms
 
 
 def parse_retry_after(value: str, now_ms: float) -> float | None:
@@ -138,8 +150,9 @@ def rate_limit_reset_ms(headers: Mapping[str, str], now_ms: float) -> float | No
     """Read the `x-ratelimit-reset` family, for a 429 that names no delay of its own.
 
     Where requests and tokens have limits of their own, the exhausted one counts; where none is
-    said to be exhausted nothing is known.
+    said to be exhausted nothing is known. Points in time are measured from the response's `Date`.
     """
+    now_ms = answered_ms(headers, now_ms)
     resets = [_reset_ms(headers.get("x-ratelimit-reset", ""), now_ms)]
     for what in _RESET_HEADERS:
         for stem in ("x-ratelimit", "anthropic-ratelimit"):

@@ -12,6 +12,7 @@ from dataclasses import MISSING, fields
 from typing import Any, Final, Generic, TypeVar, cast
 
 from trunkline_protocol import ids, limits
+from trunkline_protocol.printable import is_printable
 
 T = TypeVar("T")
 MAX_UINT: Final = 2**63 - 1
@@ -43,10 +44,10 @@ def boolean(value: object) -> bool:
 
 
 def name(value: object) -> str:
-    """Accept a short text."""
-    if type(value) is str and len(value) <= limits.MAX_NAME_BYTES:
+    """Accept a short printable text; it may be empty."""
+    if type(value) is str and len(value) <= limits.MAX_NAME_BYTES and is_printable(value):
         return value
-    raise ValueError(f"a text of at most {limits.MAX_NAME_BYTES} characters")
+    raise ValueError(f"a printable text of at most {limits.MAX_NAME_BYTES} characters")
 
 
 def text(value: object) -> str:

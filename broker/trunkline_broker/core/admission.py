@@ -129,6 +129,11 @@ class Gates:
             gate = self._gates[route] = Gate()
         return gate
 
+    def is_paused(self, route: RouteName, now_s: float) -> bool:
+        """Return whether a route waits because its provider asked for it."""
+        gate = self._gates.get(route)
+        return gate is not None and gate.is_paused(now_s)
+
     def waiting(self) -> list[RouteName]:
         """Return the routes for which calls wait."""
         return [route for route, gate in self._gates.items() if len(gate.queue)]

@@ -7,15 +7,23 @@ registration is judged in the worker, which knows first from later.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from trunkline_protocol.codes import Code
+from trunkline_protocol.limits import MAX_NAME_BYTES
+from trunkline_protocol.printable import is_name
 
 from trunkline_broker.core.claims import Entry
 from trunkline_broker.core.refusal import Refusal
 
 DirectoryEntry = Mapping[str, Any]
+A_NAME: Final = f"a text of 1 to {MAX_NAME_BYTES} printable characters"
 _TEXTS = ("provider", "displayName", "settingsNs")
+
+
+def is_filled_name(value: object) -> bool:
+    """Return whether a value is a name that is not empty."""
+    return is_name(value) and value != ""
 
 
 def directory_entries(
@@ -60,13 +68,13 @@ def _entry(raw: object) -> DirectoryEntry:
         raise Refusal(Code.INVALID_DIRECTORY, "an entry must be a map")
     entry = cast("dict[str, Any]", raw)
     for key in _TEXTS:
-        if not isinstance(entry.get(key), str) or not entry[key]:
-            raise Refusal(Code.INVALID_DIRECTORY, f"{key}: a text that is not empty is required")
+        if not is_filled_name(entry.get(key)):
+            raise Refusal(Code.INVALID_DIRECTORY, f"{key}: {A_NAME} is required")
     path = entry.get("settingsPath")
     if not isinstance(path, list | tuple):
         raise Refusal(Code.INVALID_DIRECTORY, "settingsPath: a list is required")
-    if not all(isinstance(part, str) and part for part in cast("Sequence[object]", path)):
-        raise Refusal(Code.INVALID_DIRECTORY, "settingsPath: texts that are not empty")
+    if not all(is_filled_name(part) for part in cast("Sequence[object]", path)):
+        raise Refusal(Code.INVALID_DIRECTORY, f"settingsPath: each part must be {A_NAME}")
     return entry
 
 
@@ -76,8 +84,8 @@ def namespaces(names: Sequence[str]) -> tuple[Entry[None], ...]:
     Raises:
         Refusal: `INVALID_DISCOVERY` for an empty name, `DUPLICATE_DISCOVERY` for a repeated one.
     """
-    if not all(names):
-        raise Refusal(Code.INVALID_DISCOVERY, "a settings namespace must not be empty")
+    if not all(map(is_filled_name, names)):
+        raise Refusal(Code.INVALID_DISCOVERY, f"a settings namespace must be {A_NAME}")
     if len(set(names)) != len(names):
         raise Refusal(Code.DUPLICATE_DISCOVERY, "a settings namespace is registered twice")
     return tuple(Entry(name, 0, None) for name in names)

@@ -7,7 +7,7 @@ it on before the event is over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -179,6 +179,15 @@ class Hub:
     def jitter(self) -> float:
         """Return a sample in [0, 1)."""
         return int.from_bytes(self.draw(_JITTER_BYTES), "big") / _JITTER_UNIT
+
+    def end_pauses(self, routes: Iterable[RouteName]) -> None:
+        """End the pauses that providers wished for: an operator has changed what serves."""
+        for route in routes:
+            if self.gates.is_paused(route, self.now_s):
+                self.gates.at(route).end_pause()
+                self.deadlines.clear((Timer.PAUSE, route))
+                self.freed.add(route)
+                self.count("pauses_ended")
 
     def to_client(self, client: Client | None, frame: ToClientFrame) -> None:
         """Send to a client; one without a connection asks again when it is back."""

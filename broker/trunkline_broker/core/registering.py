@@ -25,6 +25,7 @@ from trunkline_broker.core.adoption import Adoption
 from trunkline_broker.core.effects import Adopt, NoteLoad, NoteUnseen, SendToWorker
 from trunkline_broker.core.forwarding import Forwarding
 from trunkline_broker.core.hub import Hub, Timer, WorkerLost
+from trunkline_broker.core.load_report import read_load
 from trunkline_broker.core.refusal import Refusal
 from trunkline_broker.core.registry import Offer, read_offer
 from trunkline_broker.core.staffing import Staffing, manual_spec
@@ -121,9 +122,10 @@ class Registering:
     def on_heartbeat(self, worker: Worker, frame: Heartbeat, now_s: float) -> None:
         """Answer, so that the worker knows this broker lives; pass on what it has sent."""
         if frame.load is not None:
-            self._note_blocks(worker, frame.load)
-            worker.load = frame.load
-            note = NoteLoad(worker.pool, worker.slot, worker.generation, frame.load)
+            load = read_load(frame.load)
+            self._note_blocks(worker, load)
+            worker.load = load
+            note = NoteLoad(worker.pool, worker.slot, worker.generation, load)
             self._hub.out.append(note)
         self._hub.to_worker(worker, Heartbeat())
         if frame.sent:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from trunkline_protocol import limits
 from trunkline_protocol.codes import Code
 from trunkline_protocol.frames import Registrations
 from trunkline_protocol.ids import Generation, PoolName
@@ -22,8 +21,10 @@ from trunkline_protocol.retry_policy import (
 
 from trunkline_broker.core.claims import Claims, Entry
 from trunkline_broker.core.directory import (
+    A_NAME,
     DirectoryEntry,
     directory_entries,
+    is_filled_name,
     namespaces,
     since,
 )
@@ -95,11 +96,11 @@ def _route(raw: object) -> Route:
         raise Refusal(Code.INVALID_ADAPTER, "info: a map is required")
     known = cast("dict[str, object]", info)
     route_id, name = known.get("id"), known.get("name")
-    if not isinstance(route_id, str) or not route_id or len(route_id) > limits.MAX_NAME_BYTES:
-        raise Refusal(Code.INVALID_ADAPTER, "info.id: a text that is not empty is required")
-    if not isinstance(name, str) or not name:
-        raise Refusal(Code.INVALID_ADAPTER, f"info.name of {route_id!r}: a text is required")
-    return Route(route_id, name, *_policy(route_id, policy))
+    if not is_filled_name(route_id):
+        raise Refusal(Code.INVALID_ADAPTER, f"info.id: {A_NAME} is required")
+    if not is_filled_name(name):
+        raise Refusal(Code.INVALID_ADAPTER, f"info.name of {route_id!r}: {A_NAME} is required")
+    return Route(cast("str", route_id), cast("str", name), *_policy(cast("str", route_id), policy))
 
 
 def _policy(route_id: str, raw: object) -> tuple[ResolvedRetryPolicy, Mapping[str, Any]]:

@@ -89,6 +89,7 @@ class Reloading:
                     swaps.append(spec)
                 else:
                     self._change(pool, spec, now_s)
+        hub.end_pauses([route for route, _ in hub.gates])
         hub.on_topology()
         self._swap_all(swaps, report, now_s, on_done)
 

@@ -12,6 +12,7 @@ from typing import Any, Final, cast
 
 from trunkline_protocol.codes import Code
 from trunkline_protocol.failure import LlmFailure
+from trunkline_protocol.limits import MAX_PAUSE_S
 from trunkline_protocol.retry_policy import (
     ResolvedRetryPolicy,
     decide_retry,
@@ -143,8 +144,12 @@ def resume_backoff(offer: ReOffer, policy: ResolvedRetryPolicy) -> Backoff:
 
 
 def route_pause(policy: ResolvedRetryPolicy, failure: LlmFailure) -> RoutePause | None:
-    """Tell what a failure means for other calls of its route."""
+    """Return what a failure means for other calls of its route; `None`: nothing.
+
+    A route waits for an hour at most, whatever its provider wishes; the failure carries the wish.
+    """
     wished_ms = failure.provider_retry_after_ms
     if wished_ms is None or failure.code not in _PAUSING_CODES:
         return None
-    return RoutePause(wished_ms / 1000, is_closed=wished_ms > policy.max_delay_ms)
+    seconds = min(wished_ms / 1000, MAX_PAUSE_S)
+    return RoutePause(seconds, is_closed=wished_ms > policy.max_delay_ms)

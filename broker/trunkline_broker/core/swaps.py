@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from trunkline_protocol.ids import Generation, PoolName
+from trunkline_protocol.ids import Generation, PoolName, RouteName
 
 from trunkline_broker.core.hub import Hub, WorkerLost, WorkerServed
 from trunkline_broker.core.refusal import Refusal
@@ -115,6 +115,7 @@ class Swaps:
                 "aliveCalls": fact.alive_calls,
             }
         )
+        self._hub.end_pauses(RouteName(entry.key) for entry in new.offer.routes)
         swap.routes_lost += [key for key in fact.routes_lost if key not in swap.routes_lost]
         self._next(swap, now_s)
 

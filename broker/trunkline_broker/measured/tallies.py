@@ -23,9 +23,11 @@ BUCKETS_S: Final = (
 )  # fmt: skip
 """Bounds of the workers' histograms (their `core/load.py`); one more bucket is above the last."""
 
-MAX_LABELS: Final = 500  # routes, models and codes that are told apart
+MAX_LABELS: Final = 500  # pairs of route and model that are told apart
+MAX_CODES: Final = 48  # failure codes of one provider; ours are 30, and an adapter has its own
 MAX_WORKERS: Final = 512  # processes whose last totals are remembered
 OTHER: Final = "(other)"
+OTHER_CODE: Final = "OTHER"
 TOKEN_KINDS: Final = (
     ("inputTokens", "input"),
     ("outputTokens", "output"),
@@ -103,7 +105,7 @@ class Tallies:
         self.last_codes: dict[str, str] = {}
         self.routes: dict[tuple[str, str], RouteTotals] = {}
         self._known: set[RouteModel] = set()
-        self._codes: set[str] = set()
+        self._codes: dict[str, set[str]] = {}
         self._last: OrderedDict[Generation, Mapping[str, Any]] = OrderedDict()
 
     def on_attempt(self, ended: AttemptEnded) -> None:
@@ -111,7 +113,7 @@ class Tallies:
         provider, model = self._named(ended.provider, ended.model)
         self.attempts[provider, model, ended.outcome] += 1
         if ended.code:
-            self.failures[provider, self._code(ended.code)] += 1
+            self.failures[provider, self._code(provider, ended.code)] += 1
         self._note_last(provider, ended)
         for kind, count in token_counts(ended.usage):
             self.tokens[provider, model, kind] += count
@@ -141,7 +143,7 @@ class Tallies:
         if not ended.pool or ended.outcome == "cancelled":
             return
         if ended.code:
-            self.last_codes[provider] = self._code(ended.code)
+            self.last_codes[provider] = self._code(provider, ended.code)
         else:
             self.last_codes.pop(provider, None)
 
@@ -154,11 +156,13 @@ class Tallies:
             self._known.add(key)
         return key
 
-    def _code(self, code: str) -> str:
-        if code not in self._codes:
-            if len(self._codes) >= MAX_LABELS:
-                return OTHER
-            self._codes.add(code)
+    def _code(self, provider: str, code: str) -> str:
+        """Bound the codes that one provider may bring: new ones beyond the limit are one."""
+        known = self._codes.setdefault(provider, set())
+        if code not in known:
+            if len(known) >= MAX_CODES:
+                return OTHER_CODE
+            known.add(code)
         return code
 
 

@@ -6,7 +6,15 @@ from collections import Counter
 from typing import Any
 
 from trunkline_broker.core.effects import NoteLoad
-from trunkline_broker.measured.tallies import BUCKETS_S, MAX_LABELS, OTHER, Histogram, Tallies
+from trunkline_broker.measured.tallies import (
+    BUCKETS_S,
+    MAX_CODES,
+    MAX_LABELS,
+    OTHER,
+    OTHER_CODE,
+    Histogram,
+    Tallies,
+)
 from trunkline_protocol.ids import Epoch, Generation, PoolName
 from trunkline_workers.core.load import BUCKETS_MS, LoadMeter
 
@@ -71,13 +79,15 @@ def test_wrong_counts_are_left_out() -> None:
 
 
 def test_names_are_bounded() -> None:
-    """Agents may name any model; the page does not grow with them."""
+    """Agents may name any model and providers any code; the page does not grow with them."""
     tallies = Tallies()
     for number in range(MAX_LABELS + 5):
         tallies.on_attempt(an_attempt(model=f"m{number}", kind="error", code=f"C{number}"))
     assert len(tallies.attempts) == MAX_LABELS + 1
     assert tallies.attempts[OTHER, OTHER, "ended"] == 5
-    assert tallies.failures["p", OTHER] + tallies.failures[OTHER, OTHER] == 5
+    assert tallies.failures["p", OTHER_CODE] == MAX_LABELS - MAX_CODES
+    assert len(tallies.failures) == MAX_CODES + 1 + 5
+    assert sum(tallies.failures.values()) == MAX_LABELS + 5
 
 
 def test_reports_of_workers_add_up_over_processes() -> None:

@@ -175,7 +175,7 @@ async def test_every_type_is_known_by_its_bytes(
         (b"", {}, "PNG, JPEG, GIF or WebP"),
         (a_png(3, 3)[:18], {}, "cut short"),
         (a_png(3, 3), {"media_type": "image/jpeg"}, "image/png, not image/jpeg"),
-        (a_png(3, 3), {"name": "n" * 257}, "name: a text of at most"),
+        (a_png(3, 3), {"name": "n" * 257}, "name: a printable text of at most"),
         (bytes(64 * 1024 * 1024 + 1), {}, "at most 67108864 bytes"),
     ],
 )

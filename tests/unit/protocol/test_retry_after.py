@@ -149,3 +149,21 @@ def test_usable_delays_are_finite_and_above_zero() -> None:
     assert usable_ms(0.25) == 0.25
     assert type(usable_ms(2.0)) is int
     assert usable_ms(1e300) == 1e300
+
+
+@pytest.mark.parametrize(
+    ("date", "delay_ms"),
+    [
+        ("Fri, 15 Jan 2027 07:00:00 GMT", 3_000),  # the server's clock is an hour behind ours
+        ("Fri, 15 Jan 2027 09:00:00 GMT", None),  # an hour ahead: the wish is in its past
+        ("yesterday", None),  # no date: by our clock the wish is in the past
+    ],
+)
+def test_a_date_is_measured_from_the_response_and_not_from_our_clock(
+    date: str, delay_ms: float | None
+) -> None:
+    """A `Retry-After` and a reset that are points in time; without a `Date` our clock counts."""
+    at = "Fri, 15 Jan 2027 07:00:03 GMT"
+    assert header_delay_ms({"retry-after": at, "date": date}, NOW_MS) == delay_ms
+    reset = {"x-ratelimit-reset": str(1_800_000_000 - 3_597), "date": date}
+    assert rate_limit_reset_ms(reset, NOW_MS) == delay_ms
