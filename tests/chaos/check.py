@@ -1,7 +1,9 @@
 """Judge a chaos run from `chaos.jsonl` alone: `python tests/chaos/check.py FILE`.
 
 It imports nothing of Trunkline. A call is judged by what was expected (`call`), what its agent
-received (`end`), and what the provider was asked (`start`, `stop`).
+received (`end`), and what the provider was asked (`start`, `stop`). A stream of a player, which
+plays by itself whatever strikes, is judged by `play`, `read` and `start`. A line of the watcher
+(`stuck`) is always wrong.
 """
 
 import json
@@ -16,6 +18,21 @@ SILENCES = {"second_holder": 6.0}  # most seconds without a chunk of a stream th
 COLUMNS, WAITS = ("strikes", "calls", "lost", "doubled", "failed", "leaks"), ("noticed", "silence")
 ABORTED, ERROR, WHOLE = ("aborted", "ABORTED"), ("error", "TRANSPORT"), ("stop", None)
 FINISH = {"aborted": ABORTED, "error": ERROR, "whole": WHOLE}
+# What may end streams of players, which play whatever strikes.
+FATAL = ("worker_kill", "worker_stop", "broker_kill", "broker_restart")
+TAKES_STREAMS = FATAL[:2]
+PLAYS = ("streams", "lost", "doubled", "failed", "stuck", "excused")
+LATE_S = 6.0  # a lease of a stopped worker, and some
+STRUCK = ("TRANSPORT", "STREAM_CLOSED", "INVALID_PREPARED_CALL")
+GONE = ("error", "STREAM_CLOSED")
+FAILED = ("error", "UNKNOWN")  # what a script of a player raises
+ENDS = {
+    "whole": (WHOLE,),
+    "error": (FAILED,),
+    "aborted": (ABORTED, WHOLE),  # the cancel may come when all is over
+    "left": (ABORTED, WHOLE, (None, None)),
+    "given back": ((None, None),),
+}
 
 
 def judge(call, ends, starts, prefixes):
@@ -48,11 +65,85 @@ def noticed(call, facts, struck):
     return stops[0]["t"] - struck if stops else float("inf")
 
 
+def is_struck(play, read, strikes):
+    """Return whether a fault explains a failure; of a broker's death only a question may fail.
+
+    A stream that begins soon after a worker stopped may still be given to that worker.
+    """
+    taking = FATAL if play["pattern"] == "prepare" and not read["chars"] else TAKES_STREAMS
+    return any(
+        name in taking and play["since"] <= at + LATE_S and at <= read["t"] for at, name in strikes
+    )
+
+
+def judge_play(play, reads, starts, strikes):
+    """Return what is wrong with one stream: "lost", "doubled", "failed", "stuck", or nothing.
+
+    Args:
+        play: the line that says what must come.
+        reads: the lines that say what came; one is right.
+        starts: how often its provider was asked.
+        strikes: time and name of each fault of its world.
+    """
+    if not reads:
+        return "lost"
+    read = reads[0]
+    if len(reads) > 1 or starts > read["attempts"] or read["chars"] > play["chars"]:
+        return "doubled"
+    if read["sha"] != read["prefix"]:
+        return "lost"
+    end = (read["finish"], read["code"])
+    if play["pattern"] == "attach" and end == GONE and read["first"] == "stop":
+        return ""  # the first reader had got all of it: the call was over
+    if end not in ENDS[play["want"]]:
+        is_excused = read["code"] in STRUCK + ABORTED[1:] and is_struck(play, read, strikes)
+        return "" if is_excused else "failed"
+    is_all = play["want"] in ("whole", "error") or end == WHOLE
+    return "lost" if is_all and read["sha"] != play["sha"] else ""
+
+
+def count_plays(facts):
+    """Return how the streams of all players went: counts by kind, and what is wrong.
+
+    Args:
+        facts: kind of line -> id -> lines, of a whole book.
+    """
+    strikes = {}
+    for line in facts["fault"][""]:
+        strikes.setdefault(line.get("w"), []).append((line["t"], line["fault"]))
+    rows, wrong = {}, []
+    stuck = {line["id"] for lines in facts["stuck"].values() for line in lines}
+    for play_id, plays in facts["play"].items():
+        (play,) = plays
+        reads, starts = facts["read"][play_id], len(facts["start"][play_id])
+        verdict = judge_play(play, reads, starts, strikes.get(play["w"], ()))
+        verdict = "stuck" if play_id in stuck else verdict
+        row = rows.setdefault(play["pattern"], Counter())
+        row.update({"streams": 1, "chars": reads[0]["chars"] if reads else 0, verdict: 1})
+        row["excused"] += bool(reads) and not verdict and reads[0]["code"] in STRUCK
+        if verdict:
+            wrong.append(f"{play['pattern']} {play_id} {play['want']}: {verdict} {reads[:2]}")
+    return rows, wrong
+
+
+def table_of_plays(rows):
+    """Return the table of the players' streams; `excused` are those that a fault ended."""
+    if not rows:
+        return []
+    table = [f"{'pattern':<20}" + "".join(f"{name:>9}" for name in PLAYS) + f"{'letters':>14}"]
+    for pattern, row in sorted(rows.items()):
+        counts = "".join(f"{row[name]:>9}" for name in PLAYS)
+        table.append(f"{pattern:<20}{counts}{row['chars']:>14}")
+    return table
+
+
 def demands(run, facts, rows, times):
     """Return every demand on the run as a whole that is not met."""
-    total = sum(row["calls"] for row in rows.values())
+    total = sum(row["calls"] for row in rows.values()) + len(facts["play"])
     wrong = [f"leak, {e['fault']}: {e['what']}: {e['text']}" for e in facts["leak"][""]]
     wrong += [f"tasks left in agent {e['name']}" for e in facts["closed"][""] if e["tasks"]]
+    told = [line for lines in facts["stuck"].values() for line in lines]
+    wrong += [f"stuck {e.get('id')}: {e['silent']:.1f} s at chunk {e['chunks']}" for e in told]
     for (fault, is_whole), values in times.items():
         limit = (SILENCES.get(fault, 1e9) if is_whole else LIMITS.get(fault, 0)) * run["slow"]
         if max(values) > limit:
@@ -90,8 +181,11 @@ def main(path):
         told = [f"{statistics.median(v):.3f}/{max(v):.3f}" if v else "-" for v in pairs]
         counts = "".join(f"{row[name]:>9}" for name in COLUMNS)
         table.append(f"{fault:<20}{counts}{told[0]:>19}{told[1]:>19}")
-    total = f"{len(facts['call'])} calls, {len(wrong)} wrong"
-    sys.stdout.write("\n".join([*table, total, *wrong[:40], ""]))
+    rows, wrong_plays = count_plays(facts)
+    total = f"{len(facts['call'])} calls, {len(facts['play'])} streams of players"
+    total += f", {len(wrong) + len(wrong_plays)} wrong"
+    wrong += wrong_plays
+    sys.stdout.write("\n".join([*table, *table_of_plays(rows), total, *wrong[:40], ""]))
     return 1 if wrong else 0
 
 

@@ -13,6 +13,7 @@ from typing import Final
 
 import zmq
 
+from tests.chaos.more_faults import MORE_FAULTS
 from tests.chaos.world import World, until_idle
 from tests.support.processes import is_alive
 from tests.support.timing import until_async
@@ -27,10 +28,11 @@ async def play(world: World, name: str) -> None:
     world.episodes += 1
     world.fault = name
     world.calls.clear()
-    await FAULTS[name](world)
+    await (FAULTS | MORE_FAULTS)[name](world)
     await world.until_over()
     await world.until_serving()
-    await until_idle(world)
+    if not world.players:  # theirs are looked for when they have left
+        await until_idle(world)
     world.take_news()
 
 
@@ -175,7 +177,7 @@ async def _cut(world: World, fault: str, proxy: str) -> None:
     """Hold a link back until a window is under way, then break it: what was under way is lost."""
     _open(world, 4, bursts=2)
     await _struck(world, fault)
-    link = world.proxies[proxy]
+    link = world.links.proxies[proxy]
     link.stall()
     await asyncio.sleep(world.random.choice((0.02, 0.1, 0.4)))
     assert link.cut()
@@ -205,7 +207,7 @@ async def lane_stall(world: World) -> None:
     """The clients' lanes carry nothing for a while: what was asked for again comes twice."""
     _open(world, 4, bursts=2)
     await _struck(world, "lane_stall")
-    link = world.proxies["lane"]
+    link = world.links.proxies["lane"]
     link.stall()
     await asyncio.sleep(_STALLS_S[world.episodes % len(_STALLS_S)])
     link.flow()

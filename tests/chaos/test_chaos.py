@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import subprocess
 import sys
@@ -11,8 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.chaos.__main__ import run
+from tests.chaos.__main__ import Plan, run
 from tests.chaos.faults import FAULTS
+from tests.chaos.more_faults import MORE_FAULTS
 
 pytestmark = pytest.mark.chaos
 CHECK = Path(__file__).with_name("check.py")
@@ -29,11 +31,9 @@ def judged(path: Path) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def book(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Play one strike of every fault in three worlds at once; some 30 seconds."""
-    import asyncio
-
+    """Play one strike of every fault in four worlds at once, one of them over TCP."""
     path = tmp_path_factory.mktemp("chaos") / "chaos.jsonl"
-    asyncio.run(run(path, seed=7, faults=tuple(FAULTS), strikes=1, worlds=3))
+    asyncio.run(run(path, Plan(seed=7, faults=(*FAULTS, *MORE_FAULTS), strikes=1, worlds=3)))
     return path
 
 
@@ -41,6 +41,13 @@ def test_every_call_ends_once_with_its_content(book: Path) -> None:
     """Whatever strikes: nothing lost, doubled, failed or left over."""
     verdict = judged(book)
     assert verdict.returncode == 0, verdict.stdout + verdict.stderr
+
+
+def test_a_world_has_the_same_faults_whatever_is_played_after_them() -> None:
+    """A seed strikes the older faults of a world in the same order as ever."""
+    old = Plan(4242, tuple(FAULTS), 10, 3, has_tcp=False).shares()
+    new = Plan(4242, (*FAULTS, *MORE_FAULTS), 10, 3).shares()
+    assert [share[: len(before)] for share, before in zip(new, old, strict=False)] == old
 
 
 def _first(lines: Lines, kind: str, **wanted: Any) -> dict[str, Any]:
@@ -102,6 +109,34 @@ def _skip_a_fault(lines: Lines) -> None:
     lines[:] = [line for line in lines if line.get("fault") != "swap"]
 
 
+def _lose_a_stream(lines: Lines) -> None:
+    lines.remove(_first(lines, "read"))
+
+
+def _read_twice(lines: Lines) -> None:
+    lines.append(_first(lines, "read"))
+
+
+def _play_twice(lines: Lines) -> None:
+    play = _first(lines, "play", want="whole", pattern="short")
+    lines.append({"k": "start", "id": play["id"], "t": play["t"]})
+
+
+def _lose_a_letter(lines: Lines) -> None:
+    play = _first(lines, "play", want="whole", pattern="short")
+    _first(lines, "read", id=play["id"])["sha"] = "0"
+
+
+def _break_off_a_stream(lines: Lines) -> None:
+    play = _first(lines, "play", want="whole", pattern="short")
+    read = _first(lines, "read", id=play["id"])
+    read.update(finish="error", code="UNSTRUCK")
+
+
+def _stand_still(lines: Lines) -> None:
+    lines.append({"k": "stuck", "id": "0-x-1", "chunks": 1024, "silent": 10.2})
+
+
 def _demand_more(lines: Lines) -> None:
     _first(lines, "run")["least"] = 2
 
@@ -120,6 +155,12 @@ DISTORTIONS: list[Callable[[Lines], None]] = [
     _leave_a_task,
     _break_off,
     _skip_a_fault,
+    _lose_a_stream,
+    _read_twice,
+    _play_twice,
+    _lose_a_letter,
+    _break_off_a_stream,
+    _stand_still,
     _demand_more,
 ]
 

@@ -13,17 +13,21 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
 from typing import Any, Final
 
+from trunkline_broker.paths import RunPaths
 from trunkline_workers.adapters.scripted.content import sha256, whole
 
+from tests.chaos import inside
 from tests.chaos.book import Book
 from tests.chaos.breaks import VARIABLE
-from tests.chaos.proxy import Proxy
+from tests.chaos.links import Links, make_links
+from tests.chaos.player import Orders
+from tests.chaos.watcher import Watcher
 from tests.support.broker import BrokerProcess, broker_in, run_directory
 from tests.support.processes import open_files, with_environment
 from tests.support.raw_peer import RawClient
@@ -31,16 +35,17 @@ from tests.support.timing import SLOW, NotSoonEnoughError, until_answered, until
 
 CHUNK_CHARS: Final = 40
 WORLD_VARIABLE: Final = "CHAOS_WORLD"
+_LEAVE_S: Final = 90.0  # what a player reads, and what others left behind for it
 END_S: Final = 20.0  # longest time a call may take; then it counts as lost
 _CONFIG: Final = """\
 [broker]
 orphan_timeout_s = 30
 drain_s = 3
-[worker.one]
+{links}[worker.one]
 adapter = "{adapter}"
 providers = ["one"]
 replicas = 2
-env = ["{world}", "{broken}", "PYTHONPATH"]
+env = ["{world}", "{broken}", "{shown}", "PYTHONPATH"]
 restart = {{ intensity = 1000, period_s = 60, initial_delay_s = 0.05, max_delay_s = 0.2 }}
 [worker.one.options]
 journal = "{journal}"
@@ -48,7 +53,7 @@ journal = "{journal}"
 adapter = "{adapter}"
 providers = ["two"]
 concurrency = 3
-env = ["{world}", "{broken}", "PYTHONPATH"]
+env = ["{world}", "{broken}", "{shown}", "PYTHONPATH"]
 restart = {{ intensity = 1000, period_s = 60, initial_delay_s = 0.05, max_delay_s = 0.2 }}
 [worker.two.options]
 journal = "{journal}"
@@ -73,6 +78,7 @@ class Call:
     worker: int | None = None
     is_marked: bool = False
     is_over: bool = False
+    ticket: str = ""
 
     def sha(self, chars: int | None = None) -> str:
         """Return the SHA-256 of its text, or of the first so many characters."""
@@ -102,20 +108,24 @@ class World:
     book: Book
     random: Random
     broker: BrokerProcess
-    proxies: dict[str, Proxy]
+    links: Links
     name: str
     journal: Path
+    root: Path
     agents: dict[str, AgentProcess] = field(default_factory=dict[str, AgentProcess])
+    players: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    pids: set[int] = field(default_factory=set[int])
     calls: dict[str, Call] = field(default_factory=dict[str, Call])
     episodes: int = 0
     fault: str = "end"
     journal_at: int = 0
+    read_count: int = 0
 
     # --- agents --------------------------------------------------------------------------------
 
     async def start_agent(self, name: str, *, is_proxied: bool = False) -> AgentProcess:
         """Start an agent and wait until it is connected."""
-        endpoint = f"ipc://{self.proxies['control'].path}" if is_proxied else self.broker.endpoint
+        endpoint = self.links.proxies["control"].endpoint if is_proxied else self.links.direct
         command = [sys.executable, "-m", "tests.chaos.agent", endpoint, str(self.book.path), name]
         with (self.broker.run_dir / "agents.log").open("ab") as log:
             child = subprocess.Popen(  # noqa: ASYNC220, S603  our own program, started in ms
@@ -126,6 +136,7 @@ class World:
                 env=self.broker.environ,
             )
         agent = self.agents[name] = AgentProcess(name, child)
+        self.pids.add(child.pid)
         await self.until(lambda: bool(agent.client), 20, f"agent {name} does not connect")
         return agent
 
@@ -143,6 +154,40 @@ class World:
                 await asyncio.to_thread(agent.child.wait)
             assert agent.child.stdin is not None
             agent.child.stdin.close()
+
+    # --- players -------------------------------------------------------------------------------
+
+    def start_player(self, name: str, seed: int, endpoints: list[str], **more: Any) -> None:
+        """Start a player in this world; it plays whatever strikes, until `end_players`."""
+        board = self.root / "board"
+        orders = Orders(endpoints, str(self.book.path), name, seed, self.number, board=str(board))
+        command = [sys.executable, "-m", "tests.chaos.player", json.dumps(asdict(orders) | more)]
+        with (self.broker.run_dir / "agents.log").open("ab") as log:
+            self.players[name] = subprocess.Popen(  # noqa: S603  our own program
+                command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=self.broker.environ
+            )
+        self.pids.add(self.players[name].pid)
+
+    async def end_players(self, names: Iterable[str] | None = None) -> None:
+        """Have players finish what they read; one that does not, or that failed, is noted."""
+        children = {name: self.players[name] for name in names or list(self.players)}
+        for child in children.values():
+            assert child.stdin is not None
+            with contextlib.suppress(BrokenPipeError):
+                child.stdin.close()
+        for name, child in children.items():
+            try:
+                code = await asyncio.to_thread(child.wait, _LEAVE_S * SLOW)
+            except subprocess.TimeoutExpired:
+                self.leak("process", f"player {name} does not leave")
+                child.kill()
+                code = await asyncio.to_thread(child.wait)
+            if code:
+                self.leak("exit", f"player {name} ended with {code}: {self._agents_log()}")
+            del self.players[name]
+
+    def _agents_log(self) -> str:
+        return (self.broker.run_dir / "agents.log").read_text(errors="replace")[-2_000:]
 
     # --- calls ---------------------------------------------------------------------------------
 
@@ -186,7 +231,8 @@ class World:
 
     def strike(self, fault: str, pid: int) -> None:
         """Write down that a fault strikes now."""
-        self.book.note("fault", e=f"{self.number}-{self.episodes}", fault=fault, pid=pid)
+        episode = f"{self.number}-{self.episodes}"
+        self.book.note("fault", e=episode, w=self.number, fault=fault, pid=pid)
 
     def leak(self, what: str, text: str) -> None:
         """Write down that something was left over."""
@@ -210,7 +256,9 @@ class World:
         for line in self._journal_news():
             session = str(line["sessionId"])
             kind = "start" if line["event"] == "start" else "stop"
-            self.book.note(kind, id=session, pid=line["pid"], t=line["atS"], how=line["event"])
+            if session in self.calls or kind == "start":  # nobody asks when a player's ended
+                how = line["event"]
+                self.book.note(kind, id=session, pid=line["pid"], t=line["atS"], how=how)
             call = self.calls.get(session)
             if call is not None and kind == "start":
                 call.worker = line["pid"]
@@ -221,11 +269,14 @@ class World:
             if agent is not None and agent.child.pid == line["pid"]:
                 agent.client = bytes.fromhex(line["client"])
             return
+        self.read_count += line["k"] == "read"
         call = self.calls.get(line.get("id", ""))
         if call is None:
             return
         if line["k"] == "mark":
             call.is_marked = True
+        elif line["k"] == "ticket":
+            call.ticket = line["ticket"]
         elif line["k"] == "end":
             call.is_over = call.is_marked = True
             self.book.note("prefix", id=call.id, sha=call.sha(line["chars"]))
@@ -273,17 +324,24 @@ class World:
 
 
 @contextlib.asynccontextmanager
-async def a_world(number: int, book: Book, seed: int, broken: str) -> AsyncIterator[World]:
+async def a_world(
+    number: int, book: Book, seed: int, broken: str, *, is_tcp: bool = False
+) -> AsyncIterator[World]:
     """Yield a world with two agents, one of them behind a proxy; afterwards nothing of it runs."""
     name = f"{os.getpid()}-{number}"
     with run_directory() as root, contextlib.ExitStack() as stack:
         proxies = root / "p"
         proxies.mkdir(mode=0o700)
-        config = _config(root, broken)
+        shown = root / "inside"
+        for directory in (shown, root / "board"):
+            directory.mkdir()
+        links = make_links(proxies, RunPaths(root / "run"), is_tcp=is_tcp)
+        config = _config(root, links)
         environ = {
             WORLD_VARIABLE: name,
             VARIABLE: broken,
-            "CHAOS_PROXIES": str(proxies),
+            inside.VARIABLE: str(shown),
+            "CHAOS_PROXIES": json.dumps(links.told()),
         }
         command = [sys.executable, "-m", "tests.chaos.broker", "--config", str(root / "test.toml")]
         broker = stack.enter_context(broker_in(root, config, environ, command))
@@ -292,11 +350,16 @@ async def a_world(number: int, book: Book, seed: int, broken: str) -> AsyncItera
             book,
             Random(f"{seed}/{number}"),  # noqa: S311  no secret
             broker,
-            _proxies(proxies, broker),
+            links,
             name,
             root / "journal",
+            root,
         )
-        for proxy in world.proxies.values():
+        watcher = Watcher(number, book.path, broker, shown)
+        watching = asyncio.ensure_future(
+            watcher.run(lambda line: line.get("pid") in world.pids),
+        )
+        for proxy in links.proxies.values():
             await proxy.start()
         try:
             await asyncio.to_thread(broker.start)
@@ -305,32 +368,28 @@ async def a_world(number: int, book: Book, seed: int, broken: str) -> AsyncItera
             await world.start_agent("far", is_proxied=True)
             yield world
         finally:
-            for agent in world.agents.values():
-                if agent.child.poll() is None:
-                    agent.child.kill()
-                    agent.child.wait()
+            watching.cancel()
+            await asyncio.wait([watching])
+            for child in (*(a.child for a in world.agents.values()), *world.players.values()):
+                child.kill()
+                child.wait()
+                assert child.stdin is not None
+                with contextlib.suppress(BrokenPipeError):
+                    child.stdin.close()
             await asyncio.to_thread(stack.close)
-            for proxy in world.proxies.values():
+            for proxy in links.proxies.values():
                 await proxy.close()
 
 
-def _config(root: Path, broken: str) -> str:
-    adapter = "scripted"
-    if broken in {"credit", "wakeup"}:
-        adapter = f"{Path(__file__).with_name('broken_worker.py')}:BrokenAdapter"
+def _config(root: Path, links: Links) -> str:
     return _CONFIG.format(
-        adapter=adapter, world=WORLD_VARIABLE, broken=VARIABLE, journal=root / "journal"
+        adapter=f"{Path(__file__).with_name('seen_worker.py')}:SeenAdapter",
+        links=links.config,
+        world=WORLD_VARIABLE,
+        broken=VARIABLE,
+        shown=inside.VARIABLE,
+        journal=root / "journal",
     )
-
-
-def _proxies(directory: Path, broker: BrokerProcess) -> dict[str, Proxy]:
-    paths = broker.paths
-    return {
-        "control": Proxy(directory / "control", paths.control),
-        "lane": Proxy(directory / "lane", paths.lane),
-        "workers-control": Proxy(directory / "workers-control", paths.workers_control),
-        "workers-lane": Proxy(directory / "workers-lane", paths.workers_lane),
-    }
 
 
 async def look_for_leftovers(world: World) -> None:

@@ -1,4 +1,7 @@
-"""The scripted adapter in a worker that lacks a rule: `BREAK=credit` or `BREAK=wakeup`."""
+"""The scripted adapter in a worker of a test: it shows its state on SIGUSR1, and may lack a rule.
+
+The rule is the one that `BREAK=credit` or `BREAK=wakeup` names.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,21 @@ import os
 from trunkline_workers.adapters.scripted.adapter import ScriptedAdapter
 from trunkline_workers.core.attempt import Attempt
 
+from tests.chaos import inside
 from tests.chaos.breaks import VARIABLE, break_worker
 
 _PLENTY = 1 << 40
 
 
-class BrokenAdapter(ScriptedAdapter):
-    """Plays scripts in a process that lacks a rule."""
+class SeenAdapter(ScriptedAdapter):
+    """Plays scripts."""
 
 
 def _take_window(self: Attempt, _: int) -> None:
     del self
 
 
+inside.install()
 break_worker()
 if os.environ.get(VARIABLE, "") == "credit":
     # An attempt's window is set from frames of the broker: whatever they say, it stays this large.

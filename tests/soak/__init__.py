@@ -1,0 +1,1 @@
+"""One broker under light load for a long time: nothing of it may grow."""
