@@ -22,6 +22,24 @@ MAX_OBSERVERS: Final = 1024  # of one runtime, callbacks and iterators each
 _log: Final = logging.getLogger("trunkline")
 
 
+def tell(observer: Observer, name: str) -> None:
+    """Call an observer in the middle of what the runtime does; its mistake stays its own.
+
+    `SystemExit` and `KeyboardInterrupt` end the loop's run as in any callback, one turn later: what
+    the runtime was about to do is done before.
+    """
+    try:
+        observer()
+    except (SystemExit, KeyboardInterrupt) as exc:
+        asyncio.get_running_loop().call_soon(_raise, exc)
+    except BaseException:  # noqa: BLE001  CancelledError, too, is the observer's own
+        _log.exception("%s failed", name)
+
+
+def _raise(exc: BaseException) -> None:
+    raise exc
+
+
 class AdapterEvents:
     """Who wants to hear that the provider topology changed."""
 
@@ -63,10 +81,7 @@ class AdapterEvents:
         for updates in list(self._iterators.values()):
             updates.put()
         for observer in list(self._observers.values()):
-            try:
-                observer()
-            except Exception:  # noqa: BLE001  an observer's mistake must not end a stream
-                _log.exception("an adapters-updated observer failed")
+            tell(observer, "an adapters-updated observer")
 
     def close(self) -> None:
         """End every iterator; nothing happens any more."""

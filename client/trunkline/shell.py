@@ -34,15 +34,17 @@ from trunkline.core.effects import (
     RetryBegan,
     RetryOffered,
     Send,
+    Suspected,
     Wake,
 )
 from trunkline.core.mux import ADAPTERS_UPDATED, Mux
 from trunkline.core.stream_state import StreamState
 from trunkline.errors import BrokerRefusedError, BrokerUnreachableError, ForkedClientError
-from trunkline.events import AdapterEvents
+from trunkline.events import AdapterEvents, tell
 from trunkline.stream import RetryEvent, RetryObserver
 
 CLOSE_S: Final = 0.25  # how long closing waits for the broker
+STRICT_VARIABLE: Final = "TRUNKLINE_STRICT_LIVENESS"  # set by the tests of this project
 _NEVER_S: Final = float("inf")
 _log: Final = logging.getLogger("trunkline")
 
@@ -74,6 +76,7 @@ class Shell:
         self._answers: dict[QueryId, asyncio.Future[Answered]] = {}
         self._observers: dict[CallId, RetryObserver] = {}
         self._counters: dict[str, int] = {}
+        self._defect = ""
         self.events = AdapterEvents()
 
     # --- life ----------------------------------------------------------------------------------
@@ -169,6 +172,8 @@ class Shell:
 
     def wait_for(self, call: CallId) -> asyncio.Future[None]:
         """Return a future that is done when the call has something to take."""
+        if self._defect:
+            raise AssertionError(self._defect)
         waiter = self._waiters[call] = asyncio.get_running_loop().create_future()
         return waiter
 
@@ -231,6 +236,7 @@ class Shell:
     def _send(self, effect: Send) -> None:
         if self._connection is not None and not self._connection.send(encode(effect.frame)):
             self._count("unsent_frames")
+            self.mux.on_unsent(effect.frame, monotonic())
 
     def _perform(self, effect: Effect) -> None:  # noqa: C901  one row per effect
         match effect:
@@ -248,6 +254,8 @@ class Shell:
                 self._tell(effect)
             case Happened():
                 self._announce(effect.event)
+            case Suspected():
+                self._report(effect)
             case Count():
                 self._count(effect.name)
             case Wake() | Send():
@@ -260,13 +268,23 @@ class Shell:
 
     def _tell(self, effect: RetryOffered | RetryBegan) -> None:
         observer = self._observers.get(effect.call)
-        if observer is None:
-            return
-        is_offer = isinstance(effect, RetryOffered)
-        try:
-            observer(RetryEvent("retry" if is_offer else "retry-started", effect.notice))
-        except Exception:  # noqa: BLE001  an observer's mistake must not end everybody's streams
-            _log.exception("an on_retry observer failed")
+        if observer is not None:
+            is_offer = isinstance(effect, RetryOffered)
+            event = RetryEvent("retry" if is_offer else "retry-started", effect.notice)
+            tell(lambda: observer(event), "an on_retry observer")
+
+    def _report(self, suspected: Suspected) -> None:
+        """Tell of a call that nobody answers for; in tests of this project every reader fails."""
+        self._count("suspected_calls")
+        told = (
+            f"the broker answers, but sends nothing about call {suspected.call.hex()}:"
+            f" {suspected.state}. This is a fault of trunkline; please report this line"
+        )
+        _log.error("%s", told)
+        if os.environ.get(STRICT_VARIABLE, "0") != "0":
+            self._defect = told
+            for call in list(self._waiters):
+                self._wake(call)
 
     def _announce(self, event: str) -> None:
         if event == ADAPTERS_UPDATED:

@@ -195,6 +195,8 @@ class World:
                 self._to_client(frames.Welcome((1, 0), Epoch(self.epoch), LANE))
             case frames.Probe():
                 self._lane(codec.encode_probed(frame.nonce))
+            case frames.Open() if frame.seen:
+                self._asked(frame)
             case frames.Open():
                 start = frames.Start(
                     frame.call,
@@ -216,6 +218,15 @@ class World:
                 self._to_worker(frame)
             case _:
                 pass
+
+    def _asked(self, frame: frames.Open) -> None:
+        """Answer an `OPEN` that starts nothing."""
+        start = self.owners.get(frame.call)
+        if start is None or start.attempt != frame.attempt:
+            self._to_client(frames.Lost(frame.call, frame.attempt))
+        else:
+            window = frames.Window(frame.call, frame.attempt, *self.window)
+            self._to_client(window)
 
     def _bind(self, start: frames.Start) -> None:
         self.owners[start.call] = start

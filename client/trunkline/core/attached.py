@@ -1,7 +1,9 @@
 """A call that another client began and this one has attached to (LANE 12).
 
-Until its `SNAPSHOT` comes it says `ATTACH` where another call would say `OPEN`; from then on it is
-a stream like any other, which begins with what was said before. It is never opened again.
+Until its `SNAPSHOT` comes it says `ATTACH` where another call would say `OPEN`, and takes neither a
+position nor an end: those of before belong to another reader, and its own may overtake the
+snapshot. Only `FAILED` and `LOST` end it, or the patience of `giving_up`. From the snapshot on it
+is a stream like any other, which begins with what was said before. It is never opened again.
 """
 
 from __future__ import annotations
@@ -9,14 +11,15 @@ from __future__ import annotations
 from typing import Final, cast
 
 from trunkline_protocol.chunks import Finish, chunks_from_arrays
-from trunkline_protocol.codec import unpack_body
+from trunkline_protocol.codec import LaneHeader, unpack_body
 from trunkline_protocol.failure import Code, LlmFailure, RemoteProtocolError
-from trunkline_protocol.frames import Attach, Snapshot
+from trunkline_protocol.frames import Accepted, Attach, Ended, Retry, Snapshot
 from trunkline_protocol.ids import CallId, StreamKey
 
 from trunkline.core.effects import NOTHING, Count, Effects, Send
+from trunkline.core.phase import Phase
 from trunkline.core.requests import CallRequest
-from trunkline.core.stream_state import Phase, StreamState
+from trunkline.core.stream_state import StreamState
 
 _GONE: Final = LlmFailure(
     "nobody holds this call, or the ticket is not its own", Code.STREAM_CLOSED
@@ -24,6 +27,7 @@ _GONE: Final = LlmFailure(
 _BAD_SNAPSHOT: Final = LlmFailure(
     "the worker sent a snapshot of no chunks", Code.MALFORMED_RESPONSE
 )
+_EARLY: Final[Effects] = (Count("frames_before_a_snapshot"),)
 
 
 class AttachedStream(StreamState):
@@ -64,7 +68,38 @@ class AttachedStream(StreamState):
         self.intake.begin_at(frame.next, chunks, now_s)
         if chunks and isinstance(chunks[-1], Finish):
             return self._close_done()
-        return list(self.woken)
+        # Frames of the lane that have overtaken the snapshot were dropped.
+        return [*self._resume(now_s), *self.woken] if self.intake.is_behind else list(self.woken)
+
+    # --- before the snapshot -------------------------------------------------------------------
+
+    def on_chunks(self, header: LaneHeader, frame: bytes, now_s: float) -> Effects:
+        """As `StreamState`; before the snapshot a frame only tells how far the worker is."""
+        if not self.is_attaching:
+            return super().on_chunks(header, frame, now_s)
+        self.intake.note_sent(header.first + header.count, now_s)
+        return _EARLY
+
+    def on_accepted(self, frame: Accepted, now_s: float) -> Effects:
+        """As `StreamState`."""
+        return _EARLY if self.is_attaching else super().on_accepted(frame, now_s)
+
+    def on_queued(self, now_s: float) -> Effects:
+        """As `StreamState`."""
+        return _EARLY if self.is_attaching else super().on_queued(now_s)
+
+    def on_sent(self, sent_next: int, now_s: float) -> Effects:
+        """As `StreamState`."""
+        return _EARLY if self.is_attaching else super().on_sent(sent_next, now_s)
+
+    def on_ended(self, frame: Ended, now_s: float) -> Effects:
+        """As `StreamState`; the snapshot of a call that has ended holds its finish."""
+        return _EARLY if self.is_attaching else super().on_ended(frame, now_s)
+
+    def on_retry(self, frame: Retry, stream_key: StreamKey, now_s: float) -> Effects:
+        """Turn a further attempt down, since the request is unknown here: the failure is final."""
+        self._has_seen = True
+        return super().on_retry(frame, stream_key, now_s)
 
     def on_lost(self, now_s: float) -> Effects:
         """Learn that nobody holds the call; it can't be opened again, its request is unknown."""

@@ -71,6 +71,11 @@ class Confirmations:
         self.add((ref,), now_s)
         return NOTHING
 
+    def on_unsent(self, refs: tuple[CallRef, ...], now_s: float) -> None:
+        """Take back what could not be sent; it is due again after `REPEAT_AFTER_S`."""
+        self._refs = [*refs, *self._refs][-limits.MAX_LIST_ENTRIES :]
+        self.due_s = now_s + limits.REPEAT_AFTER_S
+
     def flush(self, now_s: float, *, can_send: bool) -> Effects:
         """Send what there is; while no broker answers it waits (at most one list)."""
         self.due_s = _NEVER_S

@@ -110,6 +110,14 @@ class Happened:
 
 
 @record
+class Suspected:
+    """The broker answers, but three questions about this call were answered by nothing."""
+
+    call: CallId
+    state: str
+
+
+@record
 class Count:
     """Count something that was dropped or refused."""
 
@@ -127,6 +135,7 @@ Effect = (
     | RetryBegan
     | Answered
     | Happened
+    | Suspected
     | Count
 )
 Effects = Sequence[Effect]

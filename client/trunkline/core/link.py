@@ -130,13 +130,17 @@ class Link:
     def on_welcome(self, frame: Welcome, nonce: int, now_s: float) -> Effects:
         """Take the answer to `HELLO` and have the lane proven; a second answer changes nothing.
 
+        One of another epoch when none is awaited has been overtaken, or has overtaken: of two
+        brokers in turn the one that answers a further `HELLO` lives.
+
         Args:
             frame: it names epoch and lane.
             nonce: a fresh number for the probe.
             now_s: monotonic seconds.
         """
         if self.phase is not LinkPhase.GREETING:
-            return NOTHING
+            is_other = self.is_greeted and frame.epoch != self.epoch
+            return self._greet(now_s) if is_other else NOTHING
         if frame.protocol[0] != PROTOCOL_MAJOR:
             message = (
                 f"the broker speaks protocol {frame.protocol[0]}.{frame.protocol[1]}, "

@@ -7,7 +7,6 @@ call), `link` (the broker) and `questions`, holds back what a broker could not t
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heappush
 from typing import Final, assert_never
 
 from trunkline_protocol import limits
@@ -19,6 +18,7 @@ from trunkline_protocol.frames import (
     Attach,
     Bye,
     Cancel,
+    ClientFrame,
     Done,
     Ended,
     Event,
@@ -44,6 +44,7 @@ from trunkline_protocol.frames import (
 )
 from trunkline_protocol.ids import CallId, ClientId, QueryId, StreamKey
 
+from trunkline.core import giving_up
 from trunkline.core.attached import AttachedStream
 from trunkline.core.confirmations import Confirmations
 from trunkline.core.drawn import DrawnIds
@@ -56,19 +57,23 @@ from trunkline.core.effects import (
     Happened,
     Left,
     Send,
+    Suspected,
 )
 from trunkline.core.intake import MAX_WAITING_CHUNKS
 from trunkline.core.link import Link, LinkPhase
+from trunkline.core.phase import Phase
 from trunkline.core.questions import Questions
 from trunkline.core.queues import TELL_EVERY_S, QueueStatistics, Unsent, to_wire
 from trunkline.core.readings import failure_from
 from trunkline.core.requests import CallRequest
-from trunkline.core.stream_state import Phase, StreamState
+from trunkline.core.schedule import Schedule
+from trunkline.core.stream_state import StreamState
+from trunkline.core.unsent_frames import take_back
 
 _RESTATE_AT_ONCE: Final = 1000  # calls in one RESTATE: well below MAX_ENVELOPE_BYTES
-_HEAP_SLACK: Final = 1024  # entries of calls that are over or were looked at earlier
 _NEVER_S: Final = float("inf")
 ADAPTERS_UPDATED: Final = "adapters-updated"
+CallFrame = Accepted | Queued | Window | Ended | Failed | Lost | Retry | RetryStarted
 _LEFT: Final = LlmFailure("the client was closed; the call goes on", Code.ABORTED)
 _HELD_HERE: Final = LlmFailure("this client holds the call already", Code.INVALID_REQUEST)
 _CLOSED: Final = LlmFailure("the client was closed", Code.ABORTED)
@@ -108,7 +113,7 @@ class Mux:
         self._orphan_timeout_s = orphan_timeout_s
         self._calls: dict[CallId, StreamState] = {}
         self._by_key: dict[StreamKey, StreamState] = {}
-        self._heap: list[tuple[float, CallId]] = []
+        self._schedule = Schedule(self._calls)
         self._done = Confirmations()
         self._told_epoch: int | None = None
         self._unsent = Unsent()
@@ -152,12 +157,8 @@ class Mux:
     def next_deadline_s(self) -> float:
         """Return when `on_tick` must be called next; infinity for never."""
         deadline_s = min(self._done.due_s, self._link.next_deadline_s())
-        heap = self._heap
-        while heap and not self._is_scheduled(*heap[0]):
-            heappop(heap)
-        if heap and heap[0][0] < deadline_s:
-            deadline_s = heap[0][0]
-        if len(self._questions):
+        deadline_s = min(deadline_s, self._schedule.next_s())
+        if self._questions.is_busy:
             deadline_s = min(deadline_s, self._questions.next_deadline_s())
         return deadline_s
 
@@ -254,7 +255,7 @@ class Mux:
         """
         effects: list[Effect] = []
         for stream in list(self._calls.values()):
-            if _may_be_left(stream):
+            if giving_up.may_be_left(stream):
                 effects.extend(stream.give_up(_LEFT))
                 self._forget(stream)
             else:
@@ -266,6 +267,12 @@ class Mux:
             # The second one comes from a stranger and is answered WHO: all else was read then.
             effects.extend((Send(Bye()), Send(Bye())))
         return effects
+
+    def on_unsent(self, frame: ClientFrame, now_s: float) -> None:
+        """Take the news that a frame of the last effects was not sent; it is said again later."""
+        done, questions = self._done, self._questions
+        for stream in take_back(frame, self._calls, questions, done, self._unsent, now_s):
+            self._schedule.put(stream, now_s)
 
     # --- the link ------------------------------------------------------------------------------
 
@@ -293,7 +300,7 @@ class Mux:
         for stream in list(self._calls.values()):
             if stream.has_position:
                 told.append(stream.restated(now_s))
-                self._schedule(stream, now_s)
+                self._schedule.put(stream, now_s)
             else:
                 effects.extend(self._absorb(stream, stream.speak(now_s), now_s))
         effects.extend(self._restates(told, now_s))
@@ -373,7 +380,7 @@ class Mux:
             effects = [*effects, Happened(ADAPTERS_UPDATED)]
         if frame.orphan_timeout_ms:
             self._orphan_timeout_s = frame.orphan_timeout_ms / 1000
-        return [*effects, *self._questions.speak(is_new_epoch=is_new_epoch)]
+        return [*effects, *self._questions.speak(now_s, is_new_epoch=is_new_epoch)]
 
     def _on_refused(self, frame: Refused, now_s: float) -> Effects:
         """A refusal that names a call or query ends it; others are counted (SPEC 8)."""
@@ -413,18 +420,17 @@ class Mux:
                 effects.extend(self._absorb(stream, told, now_s))
         return effects
 
-    def _on_call_frame(
-        self,
-        frame: Accepted | Queued | Window | Ended | Failed | Lost | Retry | RetryStarted,
-        now_s: float,
-    ) -> Effects:
+    def _on_call_frame(self, frame: CallFrame, now_s: float) -> Effects:
         stream = self._calls.get(frame.call)
         if stream is None:
             return self._on_unheld(frame, now_s)
         # An offer names the next attempt; everything else must name the current one.
         is_next = type(frame) is Retry and stream.phase is not Phase.BACKOFF
-        if frame.attempt != stream.attempt + is_next:
+        # Before its snapshot an attached call knows no attempt, and its refusal names any.
+        is_any = stream.is_attaching and isinstance(frame, Failed | Lost)
+        if frame.attempt != stream.attempt + is_next and not is_any:
             return [Count("frames_of_other_attempts")]
+        stream.asking.answered()
         old_key = stream.stream_key
         self._unsent.note_chunks(stream.intake.most_waiting)  # a retry begins with an empty one
         effects = self._told(stream, frame, now_s)
@@ -433,11 +439,7 @@ class Mux:
             self._by_key[stream.stream_key] = stream
         return self._absorb(stream, effects, now_s)
 
-    def _on_unheld(
-        self,
-        frame: Accepted | Queued | Window | Ended | Failed | Lost | Retry | RetryStarted,
-        now_s: float,
-    ) -> Effects:
+    def _on_unheld(self, frame: CallFrame, now_s: float) -> Effects:
         """Answer for a call that is over here, so that the broker does not hold it for ever.
 
         The lane's finish usually comes before `ENDED` does: then a `DONE` is under way.
@@ -452,12 +454,7 @@ class Mux:
             return effects
         return [Count("frames_of_unknown_calls"), *effects]
 
-    def _told(
-        self,
-        stream: StreamState,
-        frame: Accepted | Queued | Window | Ended | Failed | Lost | Retry | RetryStarted,
-        now_s: float,
-    ) -> Effects:
+    def _told(self, stream: StreamState, frame: CallFrame, now_s: float) -> Effects:
         match frame:
             case Accepted():
                 return stream.on_accepted(frame, now_s)
@@ -492,50 +489,47 @@ class Mux:
         effects: list[Effect] = list(self._link.on_tick(self._drawn.nonce(), now_s))
         if now_s >= self._done.due_s:
             effects.extend(self._done.flush(now_s, can_send=self._link.is_up))
-        effects.extend(self._tick_calls(now_s))
-        if len(self._questions):
-            effects.extend(self._questions.on_tick(now_s, can_send=self._link.is_greeted))
-        return effects
+        if self._questions.is_busy:
+            link = self._link
+            asked = self._questions.on_tick(now_s, link.heard_s, can_send=link.is_greeted)
+            effects.extend(asked)
+            if self._questions.take_unheard():
+                self._unsent.note_unheard()
+        return [*effects, *self._tick_calls(now_s)]
 
     def _tick_calls(self, now_s: float) -> Effects:
         effects: list[Effect] = []
         quiet: list[Restated] = []
-        while self._heap and self._heap[0][0] <= now_s:
-            at_s, call = heappop(self._heap)
-            if not self._is_scheduled(at_s, call):
+        for stream in self._schedule.due(now_s):
+            if self._gives_up(stream, effects, now_s):
                 continue
-            stream = self._calls[call]
-            stream.scheduled_s = _NEVER_S
-            if self._is_orphaned(stream, now_s):
-                effects.extend(stream.give_up(self._orphan_failure()))
-                self._forget(stream)
-                continue
-            if stream.is_suspect(now_s):
+            if giving_up.is_suspect(stream, now_s):
                 effects.extend(self._link.doubt(self._drawn.nonce(), now_s))
             if self._link.is_up and stream.is_quiet(now_s):
+                is_doubtful = stream.is_doubtful
                 quiet.append(stream.restated(now_s))
+                if is_doubtful:
+                    effects.extend(self._absorb(stream, stream.ask(), now_s))
             effects.extend(self._absorb(stream, stream.on_tick(now_s), now_s))
+            if stream.asking.take_suspicion():
+                effects.append(Suspected(stream.call, giving_up.state_text(stream, now_s)))
         if self._unsent.take_unheard(now_s):  # does it live? A greeting is small
             effects.append(self._link.hello())
         return [*effects, *self._restates(quiet, now_s)]
 
-    def _is_scheduled(self, at_s: float, call: CallId) -> bool:
-        """Whether an entry of the heap still counts: not closed since, nor scheduled anew."""
-        stream = self._calls.get(call)
-        return stream is not None and stream.scheduled_s == at_s
-
-    def _is_orphaned(self, stream: StreamState, now_s: float) -> bool:
-        """Whether no broker has answered for so long that the call is given up."""
-        if self._link.down_for_s(now_s) >= self._orphan_timeout_s:
-            return now_s - stream.opened_s >= self._orphan_timeout_s or stream.was_sent
-        silent_s = now_s - max(stream.opened_s, self._link.heard_s)
-        if isinstance(stream, AttachedStream) and stream.is_attaching:
-            silent_s = now_s - stream.opened_s  # a wrong ticket may be answered by nobody
-        return stream.phase is Phase.OPENING and silent_s >= self._orphan_timeout_s
-
-    def _orphan_failure(self) -> LlmFailure:
-        message = f"no broker has answered for {self._orphan_timeout_s:g} s"
-        return LlmFailure(message, Code.TRANSPORT)
+    def _gives_up(self, stream: StreamState, effects: list[Effect], now_s: float) -> bool:
+        """End a call for which nobody answers; return whether that is done with."""
+        failure = giving_up.orphaned(stream, self._link, self._orphan_timeout_s, now_s)
+        if failure is not None:
+            effects.extend(stream.give_up(failure))
+            self._forget(stream)
+            return True
+        failure = giving_up.unanswered(stream)
+        if failure is None:
+            return False
+        effects.append(Count("unanswered_calls"))
+        effects.extend(self._absorb(stream, stream.abandon(failure, now_s), now_s))
+        return True
 
     # --- shared --------------------------------------------------------------------------------
 
@@ -545,7 +539,7 @@ class Mux:
             if stream.phase is Phase.CLOSED:
                 self._forget(stream)
             else:
-                self._schedule(stream, now_s)
+                self._schedule.put(stream, now_s)
         if not effects:
             return effects
         out: list[Effect] = []
@@ -569,11 +563,20 @@ class Mux:
                 if may and not stream.was_sent:
                     stream.was_sent = True
                     self._unsent.drop(stream.call)
-                return may and self._unsent.may_repeat(stream.call, link.heard_s, now_s)
+                if not may or not self._unsent.may_repeat(stream.call, link.heard_s, now_s):
+                    return False
+                stream.asking.ask(link.heard_s, stream.intake.progress_s, now_s)
+                return True
             case Resume():
-                return link.is_up and not link.is_probing
+                if not link.is_up or link.is_probing:
+                    return False
+                stream.lacking.ask(link.heard_s, stream.intake.progress_s, now_s)
+                return True
             case Cancel():
-                return link.is_greeted
+                if not link.is_greeted:
+                    return False
+                stream.asking.ask(link.heard_s, float("-inf"), now_s)
+                return True
             case _:  # CREDIT
                 return link.is_up
 
@@ -582,21 +585,6 @@ class Mux:
         self._by_key.pop(stream.stream_key, None)
         stream.scheduled_s = _NEVER_S
         self._unsent.forget(stream.call, stream.intake.most_waiting)
-
-    def _schedule(self, stream: StreamState, now_s: float) -> None:
-        """Look at the call again at its next deadline; a later deadline is found out then.
-
-        What is due but can't be done, such as restating without a broker, is looked at later.
-        """
-        at_s = stream.next_deadline_s()
-        if at_s <= now_s:
-            at_s = now_s + limits.RESUME_AFTER_S
-        if at_s < stream.scheduled_s:
-            stream.scheduled_s = at_s
-            heappush(self._heap, (at_s, stream.call))
-            if len(self._heap) > 2 * len(self._calls) + _HEAP_SLACK:
-                self._heap = [one for one in self._heap if self._is_scheduled(*one)]
-                heapify(self._heap)
 
     def _restates(self, told: list[Restated], now_s: float) -> Effects:
         """Return as few `RESTATE` frames as their size allows; now and then with the queues."""
@@ -608,9 +596,3 @@ class Mux:
             Send(Restate(tuple(told[at : at + _RESTATE_AT_ONCE]), None if at else queues))
             for at in range(0, len(told), _RESTATE_AT_ONCE)
         ]
-
-
-def _may_be_left(stream: StreamState) -> bool:
-    """Whether the broker lets a call go on when its client leaves: a detachable, accepted one."""
-    is_held = stream.phase in {Phase.OPEN, Phase.TAIL}
-    return stream.request.is_detachable and is_held and stream.has_position

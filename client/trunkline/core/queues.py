@@ -96,6 +96,14 @@ class Unsent:
         self._said_s[call] = now_s
         return True
 
+    def unsaid(self, call: CallId) -> None:
+        """Take note that the last OPEN of a call did not go out."""
+        self._said_s.pop(call, None)
+
+    def note_unheard(self) -> None:
+        """Take note that something was held back since nobody has answered."""
+        self._is_unheard = True
+
     def take_unheard(self, now_s: float) -> bool:
         """Tell, once in a while, whether an OPEN was held back since nobody has answered."""
         if not self._is_unheard or now_s - self._looked_s < _LOOK_EVERY_S:

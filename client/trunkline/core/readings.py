@@ -1,16 +1,23 @@
-"""What control frames say, as values of the client; a wrong one becomes a failure."""
+"""Reads control frames as values of the client; a wrong one becomes a failure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from trunkline_protocol.failure import Code, LlmFailure, RemoteProtocolError
 from trunkline_protocol.finish import FinishReason
 from trunkline_protocol.frames import Retry
 
 from trunkline.core.effects import RetryNotice
+
+CANCELLED: Final = LlmFailure("the call was cancelled", Code.ABORTED)
+WORKER_LOST: Final = LlmFailure(
+    "no worker holds this call any more, and part of it was already received", Code.TRANSPORT
+)
+TAIL_LOST: Final = LlmFailure("the worker ended before its last chunks arrived", Code.STREAM_CLOSED)
+CREDIT_IGNORED: Final = LlmFailure("the worker sends more than it was granted", Code.INVARIANT)
 
 
 def malformed(exc: RemoteProtocolError) -> LlmFailure:

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import Any
 
-from trunkline_protocol.ids import Generation, LeaseId, PoolName, RouteName
+from trunkline_protocol.frames import Open
+from trunkline_protocol.ids import CallId, Generation, LeaseId, PoolName, RouteName, StreamKey
 from trunkline_protocol.record import record
 
 
@@ -51,3 +52,28 @@ class ServedBy:
     generation: Generation
     policy: Mapping[str, Any]
     token: bytes | None = field(default=None, repr=False)
+
+
+def open_frame(
+    request: CallRequest,
+    call: CallId,
+    attempt: int,
+    stream_key: StreamKey,
+    body: bytes,
+    retry_offer: Mapping[str, Any] | None,
+) -> Open:
+    """Return the `OPEN` of an attempt of which no chunk has arrived; `body` may be gone."""
+    return Open(
+        call,
+        attempt,
+        stream_key,
+        request.provider,
+        request.model,
+        recovery=request.recovery,
+        detachable=request.is_detachable,
+        lease=request.lease,
+        retry_offer=retry_offer,
+        attachments=request.attachments,
+        traceparent=request.traceparent,
+        body=body,
+    )

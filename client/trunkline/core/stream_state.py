@@ -1,15 +1,14 @@
 """One call in the client: the table of SPEC.md section 5.2 and nothing else assigns its phase.
 
-Every method takes a fact and returns effects; none raises for what a peer sent. Whether a frame may
-go out at all (a broker that answers, a proven lane) is decided by `mux`; what is held back there is
-said again by `speak`. The file knows neither sockets nor the other calls.
+Every method takes a fact and returns effects; none raises for what a peer sent. `mux` decides
+whether a frame may go out at all; what is held back there is said again by `speak`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
-from enum import Enum
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
 from trunkline_protocol.chunks import Finish, StreamChunk, chunks_from_arrays
 from trunkline_protocol.codec import LaneHeader, decode_lane_arrays
@@ -36,6 +35,7 @@ from trunkline_protocol.limits import (
     REPEAT_MAX_S,
 )
 
+from trunkline.core.asking import Asking
 from trunkline.core.assembly import Assembly
 from trunkline.core.effects import (
     NOTHING,
@@ -48,33 +48,25 @@ from trunkline.core.effects import (
     Wake,
 )
 from trunkline.core.intake import Intake
-from trunkline.core.readings import finish_of, malformed, notice_of, offer_of, repeated, withdrawn
-from trunkline.core.requests import CallRequest, ServedBy
+from trunkline.core.phase import Phase
+from trunkline.core.readings import (
+    CANCELLED,
+    CREDIT_IGNORED,
+    TAIL_LOST,
+    WORKER_LOST,
+    finish_of,
+    malformed,
+    notice_of,
+    offer_of,
+    repeated,
+    withdrawn,
+)
+from trunkline.core.requests import CallRequest, ServedBy, open_frame
 
-SUSPECT_AFTER_S: Final = 1.0  # rule 6
 _QUIET_STEP_S: Final = 0.25  # calls that fall quiet within this share one RESTATE
+_ASK_AGAIN_S: Final = 2.0  # a quiet call that was asked about in vain
 _NO_CHUNKS: Final[list[StreamChunk]] = []
 _NO_BODY: Final = b""
-_CANCELLED: Final = LlmFailure("the call was cancelled", Code.ABORTED)
-_WORKER_LOST: Final = LlmFailure(
-    "no worker holds this call any more, and part of it was already received", Code.TRANSPORT
-)
-_TAIL_LOST: Final = LlmFailure(
-    "the worker ended before its last chunks arrived", Code.STREAM_CLOSED
-)
-_CREDIT_IGNORED: Final = LlmFailure("the worker sends more than it was granted", Code.INVARIANT)
-
-
-class Phase(Enum):
-    """Phases of a call (SPEC 5.2)."""
-
-    OPENING = "opening"  # OPEN was not confirmed yet
-    OPEN = "open"
-    TAIL = "tail"  # the number of the last chunk is known
-    HELD = "held"  # an error finish waits for the broker's decision to retry
-    BACKOFF = "backoff"  # a further attempt was offered
-    CANCELLING = "cancelling"  # over for the application, not yet for the broker
-    CLOSED = "closed"
 
 
 class StreamState:
@@ -92,6 +84,7 @@ class StreamState:
         served_by: who serves it; `None` before the broker said so.
         is_over: the application gets nothing beyond what waits in `intake`.
         was_sent: the broker may know of the call; set by `mux` when an `OPEN` goes out.
+        asking: what was asked about the call in vain, `lacking` of its chunks; kept by `mux`.
         opened_s: when the current attempt was begun, or offered.
         scheduled_s: for `mux`, when it looks at the call again.
     """
@@ -107,12 +100,14 @@ class StreamState:
         "_repeat_at_s",
         "_repeat_s",
         "_restated_s",
+        "asking",
         "assembly",
         "attempt",
         "begun",
         "call",
         "intake",
         "is_over",
+        "lacking",
         "opened_s",
         "phase",
         "request",
@@ -131,6 +126,8 @@ class StreamState:
         self.woken: Effects = (Wake(call),)
         self.attempt = 0
         self.begun = 1
+        self.asking = Asking()
+        self.lacking = Asking()
         self.served_by: ServedBy | None = None
         self.is_over = False
         self.was_sent = False
@@ -175,7 +172,7 @@ class StreamState:
             return [Count("repeated_lane_frames")] if header.count else NOTHING
         waiting = intake.waiting_chunks + count
         if waiting > intake.most_waiting and not intake.may_hold(waiting):
-            return self._break(_CREDIT_IGNORED, now_s)
+            return self._break(CREDIT_IGNORED, now_s)
         try:
             chunks = chunks_from_arrays(decode_lane_arrays(frame, header.count))
         except RemoteProtocolError as exc:
@@ -311,8 +308,12 @@ class StreamState:
         if self.is_over:
             return NOTHING
         self.intake.drop_waiting()
-        self.intake.add_end(Finish(FinishReason("aborted", _CANCELLED)))
+        self.intake.add_end(Finish(FinishReason("aborted", CANCELLED)))
         return [*self._stop(now_s), *self.woken]
+
+    def abandon(self, failure: LlmFailure, now_s: float) -> Effects:
+        """End a call about which a broker that answers sends nothing; it is told."""
+        return self.give_up(failure) if self.is_over else self._break(failure, now_s)
 
     def give_up(self, failure: LlmFailure) -> Effects:
         """End without a word to the broker: there is none."""
@@ -394,7 +395,7 @@ class StreamState:
             case Phase.OPENING | Phase.OPEN | Phase.BACKOFF:
                 return self._fail(failure)
             case Phase.TAIL:
-                return self._fail(_TAIL_LOST)
+                return self._fail(TAIL_LOST)
             case Phase.HELD:
                 return self._end_held()
             case Phase.CANCELLING:
@@ -439,14 +440,14 @@ class StreamState:
         if now_s - self._reopened_s < QUIET_AFTER_S:
             # It may answer what was said before the OPEN, and lane frames of that overtook it.
             return NOTHING
-        return self._fail(_WORKER_LOST)
+        return self._fail(WORKER_LOST)
 
     def on_retry(self, frame: Retry, stream_key: StreamKey, now_s: float) -> Effects:
         """Take the offer of a further attempt, or turn it down if chunks were already seen."""
         notice = notice_of(frame)
-        if self.phase is Phase.CANCELLING:
-            self.phase = Phase.CLOSED
-            return NOTHING
+        if self.phase is Phase.CANCELLING:  # the CANCEL crossed the offer, or got lost
+            self.attempt = frame.attempt
+            return [Send(Cancel(self.call, self.attempt))]
         if self.phase is Phase.CLOSED:
             return NOTHING
         if self._has_seen:
@@ -485,23 +486,10 @@ class StreamState:
             left_ms = self._notice.delay_ms - (now_s - self.opened_s) * 1000
             offer = offer_of(self._notice, max(0.0, left_ms))
         self._repeat_at_s = now_s + self._repeat_s
-        request = self.request
-        frame = Open(
-            self.call,
-            self.attempt,
-            self.stream_key,
-            request.provider,
-            request.model,
-            recovery=request.recovery,
-            seen=self.intake.expected > 0,
-            detachable=request.is_detachable,
-            lease=request.lease,
-            retry_offer=offer,
-            attachments=request.attachments,
-            traceparent=request.traceparent,
-            body=self._body,
-        )
-        return [Send(frame)]
+        return [Send(self._open_frame(offer))]
+
+    def _open_frame(self, offer: Mapping[str, Any] | None = None) -> Open:
+        return open_frame(self.request, self.call, self.attempt, self.stream_key, self._body, offer)
 
     def speak(self, now_s: float) -> Effects:
         """Say everything that a broker which has just answered must know (rule 8).
@@ -531,7 +519,8 @@ class StreamState:
     def restated(self, now_s: float) -> Restated:
         """Return the entry for `RESTATE`; the next one is due after twice the time."""
         (intake := self.intake).note_credited()
-        self._quiet_s = min(2 * self._quiet_after_s, QUIET_MAX_S)
+        again_s = _ASK_AGAIN_S if self.asking.count else 2 * self._quiet_after_s
+        self._quiet_s = min(again_s, QUIET_MAX_S)
         self._restated_s = now_s
         return Restated(
             self.call,
@@ -543,6 +532,25 @@ class StreamState:
             intake.consumed_bytes,
             is_recovered=self.request.recovery == "policy",
         )
+
+    @property
+    def is_doubtful(self) -> bool:
+        """Whether nothing has arrived since the call was last restated, so that `ask` is due."""
+        return self.intake.progress_s <= self._restated_s and self._quiet_s > QUIET_AFTER_S
+
+    def ask(self) -> Effects:
+        """Ask what the broker knows: an `OPEN` of a seen attempt starts nothing (SPEC 5.16)."""
+        return [Send(replace(self._open_frame(), seen=True, body=_NO_BODY))]
+
+    def restate_soon(self, now_s: float) -> None:
+        """Have totals that could not be sent restated after `REPEAT_AFTER_S`."""
+        self._quiet_s = QUIET_AFTER_S
+        self._restated_s = now_s - QUIET_AFTER_S + REPEAT_AFTER_S
+
+    @property
+    def is_attaching(self) -> bool:
+        """Whether the call is another client's, of which nothing has come yet."""
+        return False
 
     def on_proof(self, now_s: float) -> Effects:
         """Ask at once for what is lacking: the lane has just been proven."""
@@ -576,14 +584,6 @@ class StreamState:
     def _quiet_after_s(self) -> float:
         """How long the call may be quiet: doubles as long as nothing arrives."""
         return QUIET_AFTER_S if self.intake.progress_s > self._restated_s else self._quiet_s
-
-    def is_suspect(self, now_s: float) -> bool:
-        """Whether nothing has arrived for a second although something was sent (rule 6)."""
-        return (
-            self.phase in {Phase.OPEN, Phase.TAIL}
-            and self.intake.is_behind
-            and now_s - self.intake.behind_since_s() >= SUSPECT_AFTER_S
-        )
 
     def on_tick(self, now_s: float) -> Effects:
         """Repeat what is due: `OPEN`, `CANCEL`, `RESUME`. A due `RESTATE` is the caller's."""

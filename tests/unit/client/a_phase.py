@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trunkline.core.stream_state import Phase, StreamState
+from trunkline.core.phase import Phase
+from trunkline.core.stream_state import StreamState
 from trunkline_protocol.chunks import Finish, FinishReason
 from trunkline_protocol.failure import LlmFailure
 

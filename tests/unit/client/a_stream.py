@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from trunkline.core.effects import Effects, Send
+from trunkline.core.phase import Phase
 from trunkline.core.requests import CallRequest
-from trunkline.core.stream_state import Phase, StreamState
+from trunkline.core.stream_state import StreamState
 from trunkline_protocol import frames
 from trunkline_protocol.chunks import Finish, FinishReason, StreamChunk, TextDelta
 from trunkline_protocol.codec import decode_lane_header, encode_lane

@@ -67,11 +67,22 @@ def test_who_is_answered_with_one_hello() -> None:
 
 @pytest.mark.parametrize("phase", [LinkPhase.DOWN, LinkPhase.PROVING, LinkPhase.UP])
 def test_a_welcome_nobody_asked_for_changes_nothing(phase: LinkPhase) -> None:
-    """It is the answer to a repeated HELLO."""
+    """It is the answer to a repeated HELLO; of another epoch it shows that one was missed."""
     link = a_link(phase)
-    assert link.on_welcome(welcome(epoch=9), 12, 1.0) is NOTHING
+    known = link.epoch
+    if known is not None:
+        assert link.on_welcome(welcome(epoch=known), 12, 1.0) is NOTHING
     assert link.phase is phase
-    assert link.epoch != 9
+    effects = link.on_welcome(welcome(epoch=9), 12, 1.0)
+    assert link.epoch == known
+    if phase in {LinkPhase.PROVING, LinkPhase.UP}:
+        assert kinds(effects) == [Hello]
+        assert link.phase is LinkPhase.GREETING
+        assert kinds(link.on_welcome(welcome(epoch=9), 13, 1.0))[-1] is Probe
+        assert link.epoch == 9
+    else:
+        assert effects is NOTHING
+        assert link.phase is phase
 
 
 def test_the_same_lane_keeps_its_socket_and_another_gets_a_new_one() -> None:

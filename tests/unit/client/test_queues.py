@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from trunkline.core import mux as mux_module
 from trunkline.core import queues as queues_module
+from trunkline.core import schedule as schedule_module
 from trunkline.core.confirmations import Confirmations
 from trunkline.core.effects import Count
 from trunkline.core.intake import MAX_WAITING_CHUNKS
@@ -132,13 +132,13 @@ def test_the_broker_is_told_along_with_what_is_said_anyway() -> None:
 
 def test_old_deadlines_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Short calls leave theirs behind: they are thrown out before they are many."""
-    monkeypatch.setattr(mux_module, "_HEAP_SLACK", 8)
+    monkeypatch.setattr(schedule_module, "_SLACK", 8)
     mux = a_mux()
     stays = running(mux)
     for _ in range(100):
         mux.cancel(running(mux), 0.0)
         for call in [call for call in mux._calls if call != stays.call]:
             assert mux.on_control(frames.Lost(call, 0), 0.0) in ([], ())
-        assert len(mux._heap) <= 2 * (len(mux._calls) + 1) + 8
+        assert len(mux._schedule) <= 2 * (len(mux._calls) + 1) + 8
     assert mux.next_deadline_s() < 10.0
     assert Count("lane_gaps") not in give(mux, stays, 0, 1)

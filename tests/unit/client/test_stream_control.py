@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 from trunkline.core.effects import NOTHING, Effects, RetryBegan, RetryOffered, Wake
-from trunkline.core.stream_state import Phase, StreamState
+from trunkline.core.phase import Phase
+from trunkline.core.stream_state import StreamState
 from trunkline_protocol.chunks import Finish, FinishReason
 from trunkline_protocol.failure import Code, LlmFailure
 from trunkline_protocol.frames import Cancel, Done, Open, Resume
@@ -15,6 +16,7 @@ from trunkline_protocol.limits import QUIET_AFTER_S, RESUME_AFTER_S
 
 from tests.unit.client.a_phase import ABORTED, LIVE, finish_of
 from tests.unit.client.a_stream import (
+    CALL,
     ERROR,
     KEY,
     NEXT_KEY,
@@ -236,8 +238,13 @@ def test_every_end_closes_a_cancelled_call_and_leaves_a_closed_one(event: str) -
     for phase in (Phase.CANCELLING, Phase.CLOSED):
         stream = in_phase(phase)
         waiting = taken(stream)
-        assert _ENDS[event](stream) is NOTHING
-        assert stream.phase is Phase.CLOSED
+        effects = _ENDS[event](stream)
+        if event == "retry" and phase is Phase.CANCELLING:  # the offer is turned down, too
+            assert sent(effects) == [Cancel(CALL, 1)]
+            assert stream.phase is Phase.CANCELLING
+        else:
+            assert effects is NOTHING
+            assert stream.phase is Phase.CLOSED
         assert len(waiting) == 1
         assert taken(stream) == []
 

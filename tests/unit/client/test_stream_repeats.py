@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 from trunkline.core.effects import NOTHING
-from trunkline.core.stream_state import Phase
+from trunkline.core.giving_up import is_suspect
+from trunkline.core.phase import Phase
 from trunkline_protocol.frames import Cancel, Open, Resume
 from trunkline_protocol.limits import QUIET_AFTER_S, QUIET_MAX_S, REPEAT_MAX_S
 
@@ -104,10 +105,10 @@ def test_a_proven_lane_resumes_at_once_what_is_behind() -> None:
 def test_a_stream_is_suspect_after_a_second_behind() -> None:
     """Then the lane itself may be deaf."""
     stream = in_phase(Phase.OPEN)
-    assert not stream.is_suspect(10.0)
+    assert not is_suspect(stream, 10.0)
     stream.on_sent(3, 10.0)
-    assert not stream.is_suspect(10.9)
-    assert stream.is_suspect(11.0)
+    assert not is_suspect(stream, 10.9)
+    assert is_suspect(stream, 11.0)
 
 
 def test_the_body_is_kept_only_while_it_may_be_sent_again() -> None:

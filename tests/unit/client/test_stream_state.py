@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from trunkline.core.effects import NOTHING, Count, Wake
 from trunkline.core.intake import MAX_WAITING_CHUNKS
+from trunkline.core.phase import Phase
 from trunkline.core.readings import failure_from
-from trunkline.core.stream_state import Phase, StreamState
+from trunkline.core.stream_state import StreamState
 from trunkline_protocol.chunks import BlockEnd, Finish, FinishReason, TextDelta
 from trunkline_protocol.codec import decode_lane_header, encode_lane
 from trunkline_protocol.failure import LlmFailure
