@@ -14,6 +14,7 @@ from trunkline_protocol.codes import Code
 from trunkline_protocol.error_chain import error_chain, error_message
 
 __all__ = [
+    "NOTHING_SAID",
     "Code",
     "LlmError",
     "LlmFailure",
@@ -170,7 +171,8 @@ class LlmError(TrunklineError):
         return cls(LlmFailure(message, code, status, provider_retry_after_ms, request_id))
 
 
-_ADAPTER_FAILED: Final = "LLM adapter failed"  # where an exception says nothing itself
+NOTHING_SAID: Final = "LLM adapter failed"
+"""The message of a failure whose exception has no text of its own, or none that can be had."""
 
 
 def normalize_failure(raised: object) -> LlmFailure:
@@ -184,17 +186,17 @@ def normalize_failure(raised: object) -> LlmFailure:
     if carried is not None:
         return carried
     if not isinstance(raised, BaseException):
-        return LlmFailure(error_chain(raised) or _ADAPTER_FAILED, Code.UNKNOWN)
+        return LlmFailure(error_chain(raised) or NOTHING_SAID, Code.UNKNOWN)
     code: object = getattr(raised, "code", None) if isinstance(raised, TrunklineError) else None
     return LlmFailure(_own_message(raised), code if type(code) is str else Code.UNKNOWN)
 
 
 def _own_message(error: BaseException) -> str:
     try:
-        return error_message(error) or _ADAPTER_FAILED
+        return str.__str__(error_message(error)) or NOTHING_SAID
     # As in error_chain: a foreign class may raise anything from its own text.
     except Exception:  # noqa: BLE001
-        return _ADAPTER_FAILED
+        return NOTHING_SAID
 
 
 def _carried(raised: object) -> LlmFailure | None:

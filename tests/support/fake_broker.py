@@ -109,13 +109,17 @@ class FakeBroker:
 
     async def receive(self, kind: type[F]) -> F:
         """Return the next frame of a kind; others are kept in `frames`."""
+        return await self.receive_any((kind,))
+
+    async def receive_any(self, kinds: tuple[type[F], ...]) -> F:
+        """Return the next frame of one of several kinds; others are kept in `frames`."""
         async with asyncio.timeout(WAIT_S):
             while True:
                 parts = await self._control.recv_multipart()
                 self.peer = parts[0]
                 frame = decode(parts[1:], Direction.WORKER_TO_BROKER)
                 self.frames.append(frame)
-                if isinstance(frame, kind):
+                if isinstance(frame, kinds):
                     return frame
 
     async def greet(self, generation: Generation | None = None) -> tuple[Register, Registrations]:

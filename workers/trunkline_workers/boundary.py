@@ -8,6 +8,7 @@ knows neither sockets nor credit; values are judged by the pure functions of the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Collection
 from typing import Any, Final, cast
 
@@ -26,22 +27,23 @@ from trunkline_protocol.chunks import (
     Usage,
     chunks_from_arrays,
 )
+from trunkline_protocol.codec import pack_body
 from trunkline_protocol.elision import BlockElider
-from trunkline_protocol.failure import (
-    Code,
-    LlmError,
-    LlmFailure,
-    RemoteProtocolError,
-    normalize_failure,
-)
+from trunkline_protocol.failure import Code, LlmError, LlmFailure
 from trunkline_protocol.grammar import GrammarChecker
+from trunkline_protocol.limits import MAX_LANE_BODY_BYTES
 from trunkline_protocol.model_checks import check_model_info, prepare_call_config
 from trunkline_protocol.models import LlmResolvedModelInfo
 from trunkline_protocol.options import GenerateOptions, LlmCallConfig
 
+from trunkline_workers import foreign
 from trunkline_workers.adapter import LlmAdapter
+from trunkline_workers.foreign import bounded, class_name, failure_of
 
 MAX_FAILURE_CHARS: Final = 4096  # ENDED carries the failure in its envelope
+MAX_REQUEST_ID_CHARS: Final = 200  # the longest known one has 64
+MAX_KIND_CHARS: Final = 64  # of a finish kind that an adapter makes up
+CODE_FORM: Final = re.compile(r"[A-Z0-9_]{1,64}")  # a code is a label of metrics and logs
 _CONFIG_FIELDS: Final = tuple(LlmCallConfig.model_fields)
 
 Redact = Callable[[str], str]
@@ -57,9 +59,12 @@ async def resolve_model(adapter: LlmAdapter, provider: str, model: str) -> LlmRe
     """Ask an adapter for one exact model and judge the answer.
 
     Raises:
-        LlmError: `INVALID_MODEL_*`; what the adapter raises passes.
+        LlmError: `INVALID_MODEL_*`, or what the adapter raises.
+        asyncio.CancelledError: the host has stopped this task.
     """
-    return check_model_info(provider, model, await adapter.resolve_model(provider, model))
+    resolved = await foreign.await_(lambda: adapter.resolve_model(provider, model))
+    # The answer is an object of the adapter: reading it runs more of its code.
+    return foreign.call(check_model_info, provider, model, resolved)
 
 
 async def options_for_adapter(
@@ -73,7 +78,7 @@ async def options_for_adapter(
         options: from the application.
 
     Raises:
-        LlmError: `INVALID_MODEL_*`, `UNSUPPORTED_REASONING_EFFORT`; what the adapter raises passes.
+        LlmError: `INVALID_MODEL_*`, `UNSUPPORTED_REASONING_EFFORT`, or what the adapter raises.
     """
     info = await resolve_model(adapter, options.provider, options.model)
     config, _ = prepare_call_config(call_config(options), info)
@@ -99,36 +104,40 @@ def fitted_options(
 
 def finish_of(raised: BaseException, clean: Redact) -> Finish:
     """Turn what an adapter raised into the terminal finish; the exception itself stays here."""
-    failure = normalize_failure(_innermost(raised))
+    failure = cleaned(failure_of(raised), clean)
     kind = "aborted" if failure.code == Code.ABORTED else "error"
-    return Finish(FinishReason(kind, cleaned(failure, clean)))
+    return Finish(FinishReason(kind, failure))
 
 
 def cleaned(failure: LlmFailure, clean: Redact) -> LlmFailure:
-    """Return a failure without secrets, of a bounded length.
+    """Return a failure without secrets whose texts all have a bound.
 
-    Code and request id too: gateways put what they were sent into either.
+    Texts are cut before secrets are looked for, so that a long text costs nothing. Code and request
+    id are cleaned too: gateways put what they were sent into either.
+
+    Returns:
+        The message has at most `MAX_FAILURE_CHARS` characters, the request id at most
+        `MAX_REQUEST_ID_CHARS` printable ones. A code of another form than `CODE_FORM` is `UNKNOWN`.
     """
+    failure = bounded(failure)
     message = clean(failure.message)
     if len(message) > MAX_FAILURE_CHARS:
         message = message[: MAX_FAILURE_CHARS - 1] + "\u2026"
     code = clean(failure.code)
-    request_id = failure.request_id
-    request_id = request_id if request_id is None else clean(request_id)
+    if not CODE_FORM.fullmatch(code):
+        code = Code.UNKNOWN
+    request_id = None if failure.request_id is None else shown_id(clean(failure.request_id))
     if (message, code, request_id) == (failure.message, failure.code, failure.request_id):
         return failure
-    return LlmFailure(message, code, failure.status, failure.provider_retry_after_ms, request_id)
+    return LlmFailure(
+        message, code, failure.status, failure.provider_retry_after_ms, request_id or None
+    )
 
 
-def _innermost(raised: BaseException) -> BaseException:
-    """Look into groups of one: task groups wrap the only error of an adapter."""
-    found = raised
-    while isinstance(found, BaseExceptionGroup):
-        members = cast("tuple[BaseException, ...]", found.exceptions)
-        if len(members) != 1:
-            return raised
-        found = members[0]
-    return found
+def shown_id(text: str) -> str:
+    """Return a provider's name of a request as it may be shown: printable and bounded."""
+    text = text[:MAX_REQUEST_ID_CHARS]
+    return text if text.isprintable() else "".join(filter(str.isprintable, text))
 
 
 class StreamGuard:
@@ -166,14 +175,14 @@ class StreamGuard:
         Returns:
             Whether the stream has its finish now; the rest of the item is dropped then.
         """
-        if item.__class__ is not list:
+        if type(item) is not list:
             return self._take_one(item)
-        chunks: list[Any] = item  # pyright: ignore[reportAssignmentType]  # checked one by one
+        chunks = cast("list[Any]", item)  # checked one by one
         take_one, is_strict = self._take_one, self._grammar is not None
         append = self.arrays.append
         for position, chunk in enumerate(chunks):
             # `_take_one` in line for the bulk of the traffic: more text of the block before.
-            if chunk.__class__ is TextDelta and chunk.index == self._run_index and not is_strict:
+            if type(chunk) is TextDelta and chunk.index == self._run_index and not is_strict:
                 index, text = chunk.index, chunk.text
                 if text.__class__ is str and index.__class__ is int:
                     self._run_texts.append(text)
@@ -196,7 +205,7 @@ class StreamGuard:
         return self.finish
 
     def _take_one(self, chunk: Any) -> bool:
-        kind = chunk.__class__
+        kind = cast("type[object]", type(chunk))
         if self._grammar is not None and self._breaks_grammar(chunk):
             return True
         if kind is TextDelta or kind is ReasoningDelta:
@@ -221,27 +230,33 @@ class StreamGuard:
         self._run_texts = texts or self._run_texts
 
     def _take_other(self, chunk: object) -> bool:
-        if not isinstance(chunk, _CHUNK_TYPES):
-            return self._fail(
-                f"the adapter emitted {type(chunk).__name__}, which is no chunk", Code.INVARIANT
-            )
+        # `type`: a value may pretend to be of another class.
+        if not issubclass(type(chunk), _CHUNK_TYPES):
+            text = f"the adapter emitted {class_name(chunk)}, which is not a StreamChunk"
+            return self._fail(text, Code.INVARIANT)
         try:
-            checked = chunks_from_arrays([chunk.to_array()])[0]
-        # A chunk class does not check what it is built with: any wrong field shows here.
-        except (RemoteProtocolError, TypeError, ValueError, AttributeError, RecursionError) as exc:
-            return self._fail(f"{type(chunk).__name__}: {exc}", Code.INVARIANT)
-        if isinstance(checked, BlockEnd) and checked.block is None:
-            return self._fail("the adapter emitted a BlockEnd without its block", Code.INVARIANT)
-        return self._append(checked)
+            checked = chunks_from_arrays([cast("StreamChunk", chunk).to_array()])[0]
+            is_finish = isinstance(checked, Finish)
+            array = (checked if is_finish else self._elider.elide(checked)).to_array()
+            if isinstance(checked, _FREE_FORM):
+                _check_sendable(array)
+        # A chunk class does not check what it is built with: any wrong field shows here. A value
+        # inside of it may be of a class of the adapter, whose code runs here.
+        except BaseException as exc:  # noqa: BLE001
+            said = failure_of(exc).message[:_MAX_DETAIL_CHARS]
+            return self._fail(f"{class_name(chunk)}: {said}", Code.INVARIANT)
+        return self._append(checked, array)
 
-    def _append(self, chunk: StreamChunk) -> bool:
+    def _append(self, chunk: StreamChunk, array: tuple[object, ...]) -> bool:
+        if isinstance(chunk, BlockEnd) and chunk.block is None:
+            return self._fail("the adapter emitted a BlockEnd without its block", Code.INVARIANT)
         if isinstance(chunk, Finish):
             return self._finish_with(chunk)
         if isinstance(chunk, Usage):
             self.usage = chunk.usage
         else:
             self._has_block = True
-        self.arrays.append(self._elider.elide(chunk).to_array())
+        self.arrays.append(array)
         return False
 
     def _finish_with(self, chunk: Finish) -> bool:
@@ -249,6 +264,8 @@ class StreamGuard:
         reason = chunk.reason
         if reason.kind == "stop" and not self._has_block:
             return self._fail("the provider's response is empty", Code.EMPTY_RESPONSE)
+        if not (len(reason.kind) <= MAX_KIND_CHARS and reason.kind.isprintable()):
+            return self._fail("the adapter's finish has a kind that is not a name", Code.INVARIANT)
         if reason.failure is not None:
             failure = cleaned(reason.failure, self._clean)
             chunk = Finish(FinishReason(reason.kind, failure, reason.extra), chunk.replay_state)
@@ -266,6 +283,18 @@ class StreamGuard:
         return True
 
 
+def _check_sendable(array: tuple[object, ...]) -> None:
+    """Refuse a chunk that has no form on the lane, or none that its receiver accepts.
+
+    Raises:
+        TypeError, ValueError, OverflowError: as `pack_body`, or it is too large.
+    """
+    if len(pack_body(array)) > MAX_LANE_BODY_BYTES - 64:  # room for the header
+        raise ValueError("larger than any receiver accepts")
+
+
+_FREE_FORM: Final = (BlockEnd, Usage, Finish)  # kinds whose content an adapter makes up
+_MAX_DETAIL_CHARS: Final = 500
 _CHUNK_TYPES: Final = (
     BlockStart, TextDelta, ReasoningDelta, ToolCallDelta, BlockEnd, Usage, Finish,
 )  # fmt: skip

@@ -12,6 +12,7 @@ from trunkline_protocol.failure import Code, LlmError, RemoteProtocolError
 from trunkline_protocol.frames import Start
 from trunkline_protocol.options import GenerateOptions
 
+from trunkline_workers import foreign
 from trunkline_workers.boundary import fitted_options, options_for_adapter
 from trunkline_workers.queries import Queries, no_adapter
 from trunkline_workers.runtime import WorkerRuntime
@@ -40,7 +41,7 @@ class Dispatcher:
         Raises:
             LlmError: `INVALID_REQUEST`, `NO_ADAPTER`, `INVALID_PREPARED_CALL`,
                 `ATTACHMENT_MISSING`, `INVALID_ATTACHMENT` and those of
-                `boundary.options_for_adapter`; what the adapter raises passes.
+                `boundary.options_for_adapter`, or what the adapter raises.
         """
         options = request_of(start)
         if start.lease is not None:
@@ -48,14 +49,16 @@ class Dispatcher:
             adapter = prepared.adapter
             owned = self._runtime.owned_providers(adapter) | {options.provider}
             fitted = fitted_options(options, prepared.config, owned, prepared.info)
-            return adapter.stream(await self._complete(fitted))
+            complete = await self._complete(fitted)
+            return foreign.call(lambda: adapter.stream(complete))
         # Captured before anything is awaited: resolution and dispatch belong to one registration.
         adapter = self._runtime.registry.owner(start.provider)
         if adapter is None:
             raise no_adapter(start.provider)
         owned = self._runtime.owned_providers(adapter)
         fitted = await options_for_adapter(adapter, owned, options)
-        return adapter.stream(await self._complete(fitted))
+        complete = await self._complete(fitted)
+        return foreign.call(lambda: adapter.stream(complete))
 
     async def _complete(self, options: GenerateOptions) -> GenerateOptions:
         """Return the request once everything it names is at hand."""

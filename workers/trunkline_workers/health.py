@@ -20,7 +20,8 @@ class HealthFile:
     """
 
     def __init__(self, path: str, count: Callable[[str], None]) -> None:
-        self._path = Path(path) if path else None
+        # Absolute: adapter code may change the working directory.
+        self._path = Path(path).absolute() if path else None
         self._count = count
 
     def write(self, state: str) -> None:

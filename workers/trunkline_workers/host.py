@@ -21,12 +21,13 @@ from trunkline_protocol.chunks import Finish, TokenUsage
 from trunkline_protocol.curve import lane_address
 from trunkline_protocol.failure import Code, LlmError, LlmFailure
 from trunkline_protocol.finish import FinishReason
-from trunkline_protocol.frames import Cancel, Query, Start, ToWorkerFrame
-from trunkline_protocol.ids import LEASE_ID_BYTES, CallId, LeaseId, QueryId
+from trunkline_protocol.frames import Cancel, Query, Reply, Start, ToWorkerFrame
+from trunkline_protocol.ids import LEASE_ID_BYTES, CallId, LeaseId
 from trunkline_protocol.limits import CANCEL_S, HEARTBEAT_INTERVAL_S
 from trunkline_protocol.redact import Redactor, redactor
 
 from trunkline_workers.adapter import AdapterContext
+from trunkline_workers.answers import Answers
 from trunkline_workers.asking import Asker
 from trunkline_workers.attachments import Attachments
 from trunkline_workers.boot import Boot
@@ -53,6 +54,7 @@ from trunkline_workers.core.effects import (
 )
 from trunkline_workers.core.leases import Leases
 from trunkline_workers.core.link import (
+    EXIT_BROKEN,
     EXIT_CONFIG,
     EXIT_ORPHANED,
     EXIT_REFUSED,
@@ -62,11 +64,15 @@ from trunkline_workers.core.link import (
 from trunkline_workers.core.worker import WorkerCore
 from trunkline_workers.dispatch import Dispatcher
 from trunkline_workers.figures import process_figures
+from trunkline_workers.foreign import SELF_CANCELLED, class_name, is_a
 from trunkline_workers.group import kill_others
 from trunkline_workers.health import HealthFile
+from trunkline_workers.host_task import HostTask, HostTasks, wait_for_all
 from trunkline_workers.lane import LaneSocket
+from trunkline_workers.leaving import CLOSE_S, Limit
 from trunkline_workers.loader import Entry
 from trunkline_workers.plugin import Plugin
+from trunkline_workers.process_state import ProcessState
 from trunkline_workers.prompts import PromptLog
 from trunkline_workers.pull import Puller
 from trunkline_workers.queries import PreparedCall, Queries
@@ -74,8 +80,13 @@ from trunkline_workers.runtime import WorkerRuntime
 from trunkline_workers.stuck import Arm, LoopWatch
 from trunkline_workers.tracing import AttemptNotes, SpanSource
 
-_CLOSE_S: Final = 5.0  # for the adapter's own close(); the broker kills after stop_s anyway
+_MAX_LINE_CHARS: Final = 64 * 1024  # of the log: the prompts of the debug switch have less
+_STOPPING: Final = "STOPPING"
+_LEAVING: Final = "this worker is about to leave"
 _CANCELLED: Final = FinishReason("aborted", LlmFailure("cancelled", Code.ABORTED))
+_ABANDONED: Final = Finish(
+    FinishReason("error", LlmFailure("the adapter's stream was abandoned", Code.INVARIANT))
+)
 _STRICT_GRAMMAR: Final = "TRUNKLINE_STRICT_GRAMMAR"
 _STRICT_LIVENESS: Final = "TRUNKLINE_STRICT_LIVENESS"  # set by the tests of this project
 
@@ -92,6 +103,8 @@ class Host:
         clean: takes secrets out of texts, and learns those that the adapter tells of; `None`: one
             of its own.
         arm: has the stacks written if the loop stands still (`stuck.arm_stacks`); `None`: nobody.
+        limit: ends the process if leaving takes too long (`leaving.arm_hard_limit`); `None`:
+            nothing does.
 
     Raises:
         ValueError: the adapter does not accept its options.
@@ -104,8 +117,11 @@ class Host:
         environ: Mapping[str, str],
         clean: Redactor | None = None,
         arm: Arm | None = None,
+        limit: Limit | None = None,
     ) -> None:
         self._boot = boot
+        self._limit = limit
+        self._log = sys.stderr  # adapter code may put another stream there
         self._clock = time.monotonic
         self._counters: Counter[str] = Counter()
         self._clean = clean or redactor(environ, boot.options)
@@ -117,22 +133,19 @@ class Host:
         self._prompts = PromptLog(self.report, self._clean) if boot.debug_prompts else None
         self._notes = AttemptNotes(_spans(boot, self.report), self._clean, self._prompts)
         self._core = _core_of(boot, self._leases, self._clock())
-        self._asker = Asker(self._send_query)
+        self._asker = Asker(self._send_control)
         self._attachments = Attachments(self._asker.ask)
-        self._runtime = WorkerRuntime(self._submit, self._spawn)
+        self._runtime = WorkerRuntime(self._submit, self._spawn, self._clean)
         self._plugin = Plugin(entry, self._adapter_context(environ), self._runtime)
         self._queries = Queries(
             self._runtime, self._leases, _draw_lease_id, self._clock, self._clean
         )
         self._dispatcher = Dispatcher(self._runtime, self._queries, self._attachments.ensure)
-        self._pullers: dict[_Key, tuple[Puller, asyncio.Task[None]]] = {}
-        self._answers: dict[QueryId, asyncio.Task[None]] = {}
-        self._dropped: set[asyncio.Task[None]] = set()  # answers that were cancelled and still run
+        self._pullers: dict[_Key, tuple[Puller, HostTask[None]]] = {}
         self._decisions: dict[int, asyncio.Future[Resolve]] = {}
         self._exit_code = 0
         self._exit_reason = ""
-        self._crash: Exception | None = None
-        self._opening: asyncio.Task[None] | None = None
+        self._crash: BaseException | None = None
 
     def _adapter_context(self, environ: Mapping[str, str]) -> AdapterContext:
         boot = self._boot
@@ -143,8 +156,14 @@ class Host:
             environ,
             self.report,
             self._attachments.read,
-            self._clean.learn,
+            self._conceal,
         )
+
+    def _conceal(self, secret: str) -> None:
+        """Learn a secret that adapter code names; what is not text is its error, and raised."""
+        if type(secret) is not str:
+            raise TypeError(f"conceal: a str is required, not {class_name(secret)}")
+        self._clean.learn(secret)
 
     # --- life ----------------------------------------------------------------------------------
 
@@ -154,11 +173,25 @@ class Host:
         Returns:
             0 after `BYE` or a signal; 2, 3 or 4 as in `core.link`, with the reason on stderr.
         """
-        loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         self._leaving = asyncio.Event()
+        self._tasks = HostTasks(loop, self._break)
+        self._answers = Answers(
+            self._tasks,
+            self._queries.answer,
+            self._send_control,
+            self._leases.release_of,
+            loop.call_later,
+        )
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        loop.add_signal_handler(signal.SIGTERM, self._on_signal, self._boot.drain_s)
-        loop.add_signal_handler(signal.SIGINT, self._on_signal, 0.0)
+        drain_s = self._boot.drain_s
+        self._state = ProcessState(
+            loop,
+            {
+                signal.SIGTERM: lambda: self._on_signal(drain_s),
+                signal.SIGINT: lambda: self._on_signal(0.0),
+            },
+        )
         self._health.write("starting")
         keys = self._boot.keys
         self._lane = LaneSocket(context, self._on_lane_connected, self._count, keys, self.report)
@@ -171,44 +204,46 @@ class Host:
             keys,
             self.report,
         )
+        self._due_s = self._clock() + HEARTBEAT_INTERVAL_S
+        self._schedule_tick()
+        is_clean = False
         try:
-            async with asyncio.TaskGroup() as self._tasks:
-                ticker = self._tasks.create_task(self._tick())
-                await self._leaving.wait()
-                ticker.cancel()
-                is_clean = await self._stop_all()
-                if not is_clean:
-                    self._close(context)
-                    os._exit(self._exit_code)  # an adapter that ignores cancel holds nobody up
+            await self._leaving.wait()
+            self._ticker.cancel()
+            is_clean = await self._stop_all()
         finally:
             self._close(context)
+        if not is_clean:
+            os._exit(self._exit_code)  # an adapter that ignores cancel holds nobody up
         if self._crash is not None:
             raise self._crash
         return self._exit_code
 
     def _close(self, context: zmq.Context[zmq.Socket[bytes]]) -> None:
         """Close the sockets, say why, and flush what was sent last."""
-        loop = asyncio.get_running_loop()
         self._control.close()
         self._lane.close()
         self._notes.close()
         self._watch.stop()
         self._health.remove()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(number)
         context.term()
         if self._exit_code:
             self.report(self._exit_reason)
+        self._state.release()
+        self._end_group()
+
+    def _end_group(self) -> None:
+        """Kill what the adapter has started, if there is no broker that would do so."""
         if self._exit_code == EXIT_ORPHANED and self._boot.token:
-            kill_others()  # the broker that made this group would have done it
+            kill_others()
 
     def report(self, diagnostic: str) -> None:
         """Write one line to the worker's log, without its secrets; a full disk is only counted."""
-        line = f"[trunkline] {self._clean(diagnostic)}\n"
+        line = f"[trunkline] {self._clean(diagnostic[:_MAX_LINE_CHARS])}\n"
         try:
-            sys.stderr.write(line)
-            sys.stderr.flush()
-        except OSError:
+            self._log.write(line)
+            self._log.flush()
+        except (OSError, ValueError):  # ValueError: adapter code closed the stream
             self._count("log_lines_lost")
 
     async def _stop_all(self) -> bool:
@@ -217,42 +252,52 @@ class Host:
         Returns:
             Whether everything has ended; an adapter may ignore that it was cancelled.
         """
-        for future in self._decisions.values():
-            future.cancel()
-        pulling = (task for _, task in self._pullers.values())
-        tasks = [*pulling, *self._answers.values(), *self._dropped]
-        if self._opening is not None:
-            tasks.append(self._opening)
-        for task in tasks:
-            task.cancel()
-        alive = (await asyncio.wait(tasks, timeout=CANCEL_S))[1] if tasks else ()
+        alive = await self._tasks.stop_all(CANCEL_S)
         if alive:
-            self.report(f"{len(alive)} streams of the adapter ignore that they were cancelled")
-        try:
-            async with asyncio.timeout(_CLOSE_S):
-                await self._plugin.close()
-        # Foreign code at the very end: its trouble is told and changes nothing.
-        except Exception as exc:  # noqa: BLE001
-            self.report(f"closing the adapter failed: {type(exc).__name__}: {exc}")
+            self.report(f"{alive} streams of the adapter ignore that they were cancelled")
+        closing = self._tasks.start(self._close_adapter())
+        await wait_for_all([closing], CLOSE_S)
+        if not closing.done():
+            closing.stop()
+            self.report(f"closing the adapter took longer than {CLOSE_S:g} s")
+            return False
         return not alive
 
-    async def _tick(self) -> None:
+    async def _close_adapter(self) -> None:
+        try:
+            await self._plugin.close()
+        except LlmError as exc:
+            self.report(f"closing the adapter failed: {_told(exc)}")
+
+    def _schedule_tick(self) -> None:
+        # A timer and not a task: adapter code may cancel every task of the loop.
+        wait_s = max(0.0, self._due_s - self._clock())
+        self._ticker = self._loop.call_later(wait_s, self._tick)
+
+    def _tick(self) -> None:
         """Beat once a second; sockets are drained first, so that no frame is judged unheard."""
-        due_s = self._clock() + HEARTBEAT_INTERVAL_S
-        while True:
-            await asyncio.sleep(max(0.0, due_s - self._clock()))
-            now_s = self._clock()
-            self._control.drain()
-            self._lane.drain()
-            self._leases.on_tick(now_s)
-            late = self._watch.lateness.to_dict()
-            figures = {**process_figures(), **late, "counters": dict(self._counters)}
-            if self._prompts is not None:
-                figures["debugPrompts"] = True
-            self._feed(self._core.on_tick, now_s, now_s - due_s, figures)
-            self._feed(self._core.on_look, self._pullers, now_s)
-            self._health.write(self._core.state())
-            due_s = max(due_s + HEARTBEAT_INTERVAL_S, now_s)
+        now_s, due_s = self._clock(), self._due_s
+        self._due_s = max(due_s + HEARTBEAT_INTERVAL_S, now_s)
+        self._schedule_tick()
+        try:
+            self._beat(now_s, due_s)
+        # A broken invariant of the host, as in _feed.
+        except Exception as exc:  # noqa: BLE001
+            self._break(exc)
+
+    def _beat(self, now_s: float, due_s: float) -> None:
+        for line in self._state.restore():
+            self.report(line)
+        self._control.drain()
+        self._lane.drain()
+        self._leases.on_tick(now_s)
+        late = self._watch.lateness.to_dict()
+        figures = {**process_figures(), **late, "counters": dict(self._counters)}
+        if self._prompts is not None:
+            figures["debugPrompts"] = True
+        self._feed(self._core.on_tick, now_s, now_s - due_s, figures)
+        self._feed(self._core.on_look, self._pullers, now_s)
+        self._health.write(self._core.state())
 
     def _on_blocked(self, late_s: float) -> None:
         routes = ", ".join(self._core.calls.routes()) or "none"
@@ -281,11 +326,16 @@ class Host:
         """Tell the core of an event and perform what follows."""
         try:
             self._perform(event(*facts))
-        # Our own invariant broke, in a callback that nobody awaits: the process ends with the
-        # traceback, and whoever supervises it starts it again.
         except Exception as exc:  # noqa: BLE001
-            self._crash = self._crash or exc
-            self._leaving.set()
+            self._break(exc)
+
+    def _break(self, error: BaseException) -> None:
+        """End the process with a traceback: an invariant of the host broke.
+
+        It happened in a callback that nobody awaits. The supervisor starts the worker again.
+        """
+        self._crash = self._crash or error
+        self._leave(EXIT_BROKEN, "")
 
     # --- the sink of the pullers ---------------------------------------------------------------
 
@@ -339,15 +389,15 @@ class Host:
                 told = lane_address(effect.endpoint, self._boot.control)
                 self._lane.connect(self._boot.lane or told)
             case OpenAdapter():
-                self._opening = self._tasks.create_task(self._open())
+                self._tasks.start(self._open()).add_done_callback(self._on_opened)
             case Resolve():
                 future = self._decisions.pop(effect.request, None)
                 if future is not None and not future.done():
                     future.set_result(effect)
             case Answer():
-                self._answer(effect.query)
+                self._answers.begin(effect.query)
             case DropAnswer():
-                self._drop_answer(effect.query)
+                self._answers.drop(effect.query)
             case TakeReply():
                 self._asker.on_reply(effect.reply)
             case Stalled():
@@ -370,22 +420,45 @@ class Host:
             raise AssertionError(told)
 
     def _leave(self, code: int, reason: str) -> None:
-        if not self._leaving.is_set():
-            self._exit_code, self._exit_reason = code, reason
-            self._leaving.set()
+        """Begin to leave: every question that is open is answered now, later ones at once."""
+        if self._leaving.is_set():
+            return
+        self._exit_code, self._exit_reason = code, reason
+        self._leaving.set()
+        if self._limit is not None:
+            self._limit(code, self._end_group)
+        decisions = dict(self._decisions)
+        self._decisions.clear()
+        for request, future in decisions.items():
+            if not future.done():
+                future.set_result(Resolve(request, _STOPPING, _LEAVING))
+        self._answers.leave()
 
     def _begin(self, start: Start) -> None:
         key = (start.call, start.attempt)
         sink = self if self._prompts is None else self._prompts.tap(self)
         puller = Puller(sink, start, StreamGuard(self._clean, is_strict=self._is_strict))
         running = puller.run(lambda: self._dispatcher.open_stream(start))
-        task = self._tasks.create_task(running, context=self._notes.begin(start))
+        task = self._tasks.start(running, context=self._notes.begin(start))
         self._pullers[key] = (puller, task)
-        task.add_done_callback(lambda _: self._forget_puller(key))
+        task.add_done_callback(lambda _: self._on_puller_done(key))
 
-    def _forget_puller(self, key: _Key) -> None:
+    def _on_puller_done(self, key: _Key) -> None:
         self._pullers.pop(key, None)
+        if self._core.calls.is_unfinished(*key):
+            # Cancelled by adapter code before its first step: its body had no chance to end it.
+            self.finish(*key, _ABANDONED, None, ())
         self._notes.end(*key, _CANCELLED, None)  # unless it was ended with its finish
+
+    def _wake(self, key: _Key) -> None:
+        """Wake the puller of an attempt; one that the core believes in and is gone ends it."""
+        found = self._pullers.get(key)
+        if found is not None:
+            found[0].on_credit()
+            return
+        self._count("effects_without_puller")
+        if self._core.calls.is_unfinished(*key):
+            self.finish(*key, _ABANDONED, None, ())
 
     def _note_cancelled(self, frame: Cancel) -> None:
         """Tell the core what was used before an attempt is cut: it may have to be paid for."""
@@ -397,61 +470,23 @@ class Host:
             counts = None if usage is None else usage.to_dict()
             self._core.calls.note(frame.call, frame.attempt, counts, request)
 
-    def _wake(self, key: _Key) -> None:
-        found = self._pullers.get(key)
-        if found is None:
-            self._count("effects_without_puller")
-            return
-        found[0].on_credit()
-
     def _stop(self, key: _Key) -> None:
         found = self._pullers.get(key)
         if found is None:
             self._count("effects_without_puller")
             return
         task = found[1]
-        task.cancel()
-        asyncio.get_running_loop().call_later(CANCEL_S, self._check_stopped, task)
+        task.stop()
+        self._loop.call_later(CANCEL_S, self._check_stopped, task)
 
-    def _check_stopped(self, task: asyncio.Task[None]) -> None:
+    def _check_stopped(self, task: HostTask[None]) -> None:
         if not task.done():
             self._count("cancels_overdue")
             self.report("an adapter did not honour cancel in time")
+            task.stop()  # once more: its code may have swallowed the first
 
-    def _answer(self, query: Query) -> None:
-        if query.query in self._answers:
-            return  # asked again while the answer is worked out
-        task = self._tasks.create_task(self._send_answer(query))
-        self._answers[query.query] = task
-        task.add_done_callback(lambda ended: self._forget_answer(query.query, ended))
-
-    def _drop_answer(self, query: QueryId) -> None:
-        """Cancel an answer. The same question asked again is worked out anew at once.
-
-        The adapter may take its time to end the cancelled answer, or ignore the cancel.
-        """
-        task = self._answers.pop(query, None)
-        if task is None:
-            self._leases.release_of(query)
-        else:
-            task.cancel()
-            self._dropped.add(task)
-
-    def _send_query(self, query: Query) -> None:
-        self._control.send(query)
-
-    async def _send_answer(self, query: Query) -> None:
-        reply = await self._queries.answer(query)
-        if asyncio.current_task() in self._dropped:
-            return  # the cancel was ignored; a question asked again has an answer of its own
-        # Before the reply is sent: a question that is asked again after it is answered again.
-        self._answers.pop(query.query, None)
-        self._control.send(reply)
-
-    def _forget_answer(self, query: QueryId, ended: asyncio.Task[None]) -> None:
-        self._dropped.discard(ended)
-        if self._answers.get(query) is ended:
-            del self._answers[query]
+    def _send_control(self, frame: Query | Reply) -> None:
+        self._control.send(frame)
 
     def _count(self, name: str) -> None:
         self._counters[name] += 1
@@ -459,13 +494,23 @@ class Host:
     # --- registration --------------------------------------------------------------------------
 
     async def _open(self) -> None:
-        """Open the adapter and register what it serves; then the worker is ready."""
+        """Open the adapter; it registers what it serves, as yet with this process only."""
         try:
             await self._plugin.open()
-        # Foreign code: whatever it raises means that this worker cannot serve.
-        except Exception as exc:  # noqa: BLE001
+        except LlmError as exc:
             self._leave(EXIT_CONFIG, f"the adapter cannot open: {_told(exc)}")
+
+    def _on_opened(self, task: asyncio.Task[None]) -> None:
+        """Make the worker ready, unless it leaves."""
+        if self._leaving.is_set():
             return
+        if task.cancelled():
+            self._leave(EXIT_CONFIG, f"the adapter cannot open: {SELF_CANCELLED}")
+            return
+        self._tasks.start(self._publish(), is_shielded=True)
+
+    async def _publish(self) -> None:
+        """Ask the broker for what was registered; once it has agreed, the worker is ready."""
         try:
             await self._runtime.publish()
         except LlmError as exc:
@@ -474,8 +519,10 @@ class Host:
         self._watch.start()  # from here on a loop that stands still is killed after the lease
 
     async def _submit(self, wanted: RegistrationSet) -> LlmError | None:
+        if self._leaving.is_set():
+            return LlmError(LlmFailure(_LEAVING, _STOPPING))
         request, effects = self._core.ask(wanted)
-        future: asyncio.Future[Resolve] = asyncio.get_running_loop().create_future()
+        future: asyncio.Future[Resolve] = self._loop.create_future()
         self._decisions[request] = future
         self._perform(effects)
         decided = await future
@@ -483,8 +530,8 @@ class Host:
             return None
         return LlmError(LlmFailure(decided.message, decided.code))
 
-    def _spawn(self, change: Coroutine[Any, Any, LlmError | None]) -> asyncio.Task[LlmError | None]:
-        return self._tasks.create_task(change)
+    def _spawn(self, change: Coroutine[Any, Any, LlmError | None]) -> HostTask[LlmError | None]:
+        return self._tasks.start(change, is_shielded=True)
 
 
 def _core_of(boot: Boot, leases: Leases[PreparedCall], now_s: float) -> WorkerCore:
@@ -512,21 +559,9 @@ def _spans(boot: Boot, report: Callable[[str], None]) -> SpanSource | None:
     return Spans(boot.traces, boot.pool, boot.slot, report)
 
 
-def _told(exc: Exception) -> str:
-    if isinstance(exc, LlmError):
-        return f"{exc.code}: {exc}"
-    return f"{type(exc).__name__}: {exc}"
-
-
-def run_host(host: Host) -> int:
-    """Run a worker on uvloop, or on asyncio where there is none; returns its exit code."""
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
-        return runner.run(host.run())
-
-
-def _loop_factory() -> Any:
-    try:
-        import uvloop
-    except ModuleNotFoundError:  # Windows, or an adapter's own lean environment
-        return asyncio.new_event_loop
-    return uvloop.new_event_loop
+def _told(exc: LlmError) -> str:
+    """Return what went wrong in adapter code, with its code or the class of its error."""
+    cause = exc.__cause__
+    if cause is None or is_a(cause, LlmError) or not is_a(cause, Exception):
+        return f"{exc.code}: {exc.failure.message}"
+    return f"{class_name(cause)}: {exc.failure.message}"

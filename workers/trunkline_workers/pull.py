@@ -10,7 +10,8 @@ There is no task, future or lock per chunk. What the adapter does wrong is turne
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from time import monotonic
 from typing import Any, Final, Protocol, cast
 
@@ -21,6 +22,8 @@ from trunkline_protocol.ids import CallId
 from trunkline_protocol.limits import CANCEL_S
 
 from trunkline_workers.boundary import StreamGuard
+from trunkline_workers.foreign import class_name, is_a, is_closing, is_ours
+from trunkline_workers.host_task import HostTask, is_stopped, own_task
 
 _FLUSH_AT: Final = 256  # chunks; an adapter that is always ready lets others run this often
 # Between two frames of a burst. Most of what a chunk costs is its frame (measured: 20 µs in the
@@ -73,6 +76,7 @@ class Puller:
         "_flushed_s",
         "_guard",
         "_is_flushing",
+        "_is_waiting",
         "_last_count",
         "_loop",
         "_room",
@@ -87,6 +91,7 @@ class Puller:
         self._loop = asyncio.get_running_loop()
         self._credit: asyncio.Future[None] | None = None
         self._is_flushing = False
+        self._is_waiting = False  # for credit, while the adapter does not run
         self._flushed_s = float("-inf")
         self._last_count = 0  # chunks that waited when the last turn ended
         self._room = 0
@@ -104,37 +109,63 @@ class Puller:
     async def run(self, open_stream: Callable[[], Any]) -> None:
         """Pull to the end and hand over the one finish.
 
-        Cancelling the task cancels the adapter, closes its stream and hands over nothing.
+        The host stopping the task cancels the adapter, closes its stream and hands over nothing.
 
         Args:
             open_stream: a coroutine function that returns the adapter's stream; runs the checks
                 before it.
         """
+        task = own_task()
         stream: object = None
         try:
             stream = await open_stream()
-            await self._pull(cast("ChunkStream", stream))
+            await self._pull_through(_checked(stream))
             finish = self._guard.end()
-        except GeneratorExit:
-            raise
-        # The one place where any exception becomes a failure: an adapter's code may raise
-        # anything, SystemExit included, and the worker lives on.
+        # As in foreign.await_, which is too slow for the path of each token.
         except BaseException as exc:
-            if _is_cancelled():
+            if is_closing(exc, task):
+                raise
+            if is_ours(exc, task):
                 await self._close(stream)
                 raise asyncio.CancelledError from exc  # whatever the adapter made of it
-            is_own = isinstance(exc, asyncio.CancelledError)
-            finish = self._guard.fail(_SELF_CANCELLED if is_own else exc)
+            finish = self._guard.fail(exc)
         self._end(finish)  # before the stream is closed: its reader need not wait for that
         await self._close(stream)
+
+    async def _pull_through(self, stream: ChunkStream) -> None:
+        """Pull to the end; a cancellation by the adapter during a wait for credit is its own.
+
+        A time limit that the adapter has set around its whole response cancels this task while the
+        adapter does not run. The cancellation is raised inside the adapter, where the limit stands.
+        """
+        while True:
+            try:
+                return await self._pull(stream)
+            except asyncio.CancelledError as exc:
+                if not self._is_waiting or is_stopped(own_task()):
+                    raise
+                self._is_waiting = False
+                athrow = getattr(stream, "athrow", None)
+                if athrow is None:
+                    raise
+                try:
+                    item = await athrow(exc)
+                except StopAsyncIteration:
+                    return None
+                if self._guard.take(item):
+                    return None
 
     async def _pull(self, stream: ChunkStream) -> None:
         guard, arrays = self._guard, self._guard.arrays
         take = guard.take
+        own = own_task()
+        task = own if isinstance(own, HostTask) else _NEVER_STOPPED
         await self._wait_for_credit()
         async for item in stream:
             if take(item):
                 return
+            if task.is_stopped:
+                raise asyncio.CancelledError  # the adapter swallowed it
             count = len(arrays)
             if count >= self._room or count >= _FLUSH_AT:
                 self._flush()
@@ -149,7 +180,9 @@ class Puller:
     async def _wait_for_credit(self) -> None:
         while (room := self._sink.ask_room(self._call, self._attempt)) == 0:
             self._credit = self._loop.create_future()
+            self._is_waiting = True
             await self._credit
+            self._is_waiting = False
         self._room = room
 
     def _flush_turn(self) -> None:
@@ -177,26 +210,54 @@ class Puller:
         arrays.clear()
 
     async def _close(self, stream: object) -> None:
-        """Close the adapter's iterator, so that it gives its connection back now."""
-        aclose = getattr(stream, "aclose", None)
-        if aclose is None:
-            return
+        """Close the adapter's iterator, so that it gives its connection back now.
+
+        The stream is over and its finish is known: trouble while closing changes neither.
+        """
+        task = own_task()
         try:
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(0)  # a cancellation that is left over must not hit the closing
+            if is_a(stream, Coroutine):
+                cast("Coroutine[object, object, object]", stream).close()
+                return
+            aclose = getattr(stream, "aclose", None)
+            if aclose is None:
+                return
             async with asyncio.timeout(CANCEL_S):
                 await aclose()
-        except GeneratorExit:
-            raise
-        # The stream is over and its finish is known: trouble while closing changes neither.
         except BaseException as exc:
-            if isinstance(exc, asyncio.CancelledError) and _is_cancelled():
+            if is_closing(exc, task):
                 raise
-            self._sink.report(f"closing an adapter's stream failed: {type(exc).__name__}")
+            if is_ours(exc, task) and is_a(exc, asyncio.CancelledError):
+                raise
+            self._sink.report(f"closing an adapter's stream failed: {class_name(exc)}")
 
 
-_SELF_CANCELLED: Final = LlmError.of("the adapter cancelled itself", Code.UNKNOWN)
+def _checked(stream: object) -> ChunkStream:
+    """Return what `stream()` returned, if it can be iterated over.
+
+    Raises:
+        LlmError: `INVARIANT`: it cannot; the text says what it is.
+    """
+    if hasattr(type(stream), "__aiter__"):
+        return cast("ChunkStream", stream)
+    text = f"the adapter's stream() returned {class_name(stream)}, which is no async iterator"
+    if is_a(stream, Coroutine):
+        text += "; an async function that yields is one"
+    raise LlmError.of(text, Code.INVARIANT)
 
 
-def _is_cancelled() -> bool:
-    """Tell whether somebody cancelled this task, rather than the adapter raising by itself."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
+class _Stoppable(Protocol):
+    """What the loop over the stream asks of its task."""
+
+    is_stopped: bool
+
+
+class _NeverStopped:
+    """The task of a puller that no host runs."""
+
+    is_stopped = False
+
+
+_NEVER_STOPPED: Final[_Stoppable] = _NeverStopped()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -22,6 +21,7 @@ from trunkline_protocol.models import LlmModelDiscoveryRequest, LlmResolvedModel
 from trunkline_protocol.options import GenerateOptions, LlmCallConfig
 from trunkline_protocol.redact import redact
 
+from trunkline_workers import foreign
 from trunkline_workers.adapter import LlmAdapter
 from trunkline_workers.boundary import (
     Redact,
@@ -31,6 +31,8 @@ from trunkline_workers.boundary import (
     resolve_model,
 )
 from trunkline_workers.core.leases import Leases
+from trunkline_workers.foreign import is_closing, is_ours
+from trunkline_workers.host_task import own_task
 from trunkline_workers.runtime import WorkerRuntime
 
 Argument = Mapping[str, Any]
@@ -83,19 +85,20 @@ class Queries:
     async def answer(self, query: Query) -> Reply:
         """Return the reply to a query; whatever goes wrong is a failure in it.
 
-        Cancelling it cancels the adapter's part; the timeout of the query does the same.
+        Raises:
+            asyncio.CancelledError: the host has stopped this task, and with it the adapter's part.
         """
+        task = own_task()
         try:
-            async with asyncio.timeout(query.timeout_ms / 1000 if query.timeout_ms else None):
-                body = pack_body(await self._answered(query))
-        except TimeoutError:
-            return _failed(query, LlmFailure(f"{query.op}: no answer in time", Code.TIMEOUT))
-        # An adapter's code may raise anything; the asker gets it as a failure.
-        except Exception as exc:  # noqa: BLE001
+            body = pack_body(await self._answered(query))
+        # Adapter code runs inside; a cancellation of its own may also arrive at an await of ours.
+        except BaseException as exc:
+            if is_ours(exc, task) or is_closing(exc, task):
+                raise
             failure = finish_of(exc, self._clean).reason.failure
-            return _failed(query, failure or LlmFailure(query.op, Code.UNKNOWN))
+            return failed(query, failure or LlmFailure(query.op, Code.UNKNOWN))
         if len(body) > MAX_BODY_BYTES:
-            return _failed(query, LlmFailure(f"{query.op}: answer too large", Code.OVERLOADED))
+            return failed(query, LlmFailure(f"{query.op}: answer too large", Code.OVERLOADED))
         return Reply(query.query, None, body)
 
     def take(self, lease: LeaseId, options: GenerateOptions) -> PreparedCall:
@@ -129,8 +132,11 @@ class Queries:
 
     async def _list_models(self, query: Query, argument: Argument) -> object:
         del argument
-        models = await self._adapter(query.provider).list_models(query.provider)
-        return [model.to_dict() for model in check_model_list(query.provider, models)]
+        adapter = self._adapter(query.provider)
+        models = await foreign.await_(lambda: adapter.list_models(query.provider))
+        # The list and its entries are objects of the adapter: reading them runs more of its code.
+        checked = foreign.call(check_model_list, query.provider, models)
+        return [model.to_dict() for model in checked]
 
     async def _resolve_model_info(self, query: Query, argument: Argument) -> object:
         adapter = self._adapter(query.provider)
@@ -191,15 +197,15 @@ class Queries:
             raise LlmError.of(f"discoverModels: {exc}", Code.INVALID_DISCOVERY) from exc
         check_discovery_request(draft)
         try:
-            discovered = await discover(draft)
+            discovered = await foreign.await_(discover, draft)
+            models = foreign.call(distinct_models, discovered)
         # An endpoint may echo the key that it refuses, and adapters may quote the endpoint.
-        except Exception as exc:
-            failure = finish_of(exc, self._clean).reason.failure
-            if failure is None or not draft.api_key:
-                raise
+        except LlmError as exc:
             key = draft.api_key
-            raise LlmError(cleaned(failure, lambda text: redact(text, [key]))) from None
-        return [model.to_dict() for model in distinct_models(discovered)]
+            if not key:
+                raise
+            raise LlmError(cleaned(exc.failure, lambda text: redact(text, [key]))) from None
+        return [model.to_dict() for model in models]
 
     def _adapter(self, provider: str) -> LlmAdapter:
         adapter = self._runtime.registry.owner(provider)
@@ -213,7 +219,8 @@ def no_adapter(provider: str) -> LlmError:
     return LlmError.of(f"no adapter is registered for provider {provider!r}", Code.NO_ADAPTER)
 
 
-def _failed(query: Query, failure: LlmFailure) -> Reply:
+def failed(query: Query, failure: LlmFailure) -> Reply:
+    """Return the reply that carries a failure."""
     return Reply(query.query, cleaned(failure, _as_is).to_dict())
 
 

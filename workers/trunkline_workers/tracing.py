@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextvars
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
 from trunkline_protocol.finish import FinishReason, TokenUsage
 from trunkline_protocol.frames import Start
@@ -18,7 +18,7 @@ from trunkline_protocol.http_failure import request_id
 from trunkline_protocol.ids import CallId
 from trunkline_protocol.options import GenerateOptions
 
-MAX_REQUEST_ID_CHARS: Final = 200  # from a header: a bound all the same
+from trunkline_workers.boundary import shown_id
 
 
 class AttemptSpan(Protocol):
@@ -99,8 +99,8 @@ def note_response(headers: Mapping[str, str]) -> None:
 def note_request_id(text: str) -> None:
     """Note the provider's name of the request that serves the current attempt."""
     note = _CURRENT.get()
-    if note is not None and text:
-        note.request_id = text[:MAX_REQUEST_ID_CHARS]
+    if note is not None and type(text) is str and text:
+        note.request_id = shown_id(text)
 
 
 def note_request(options: GenerateOptions) -> None:

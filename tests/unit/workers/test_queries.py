@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -220,27 +219,6 @@ async def test_bytes_that_are_no_argument_get_a_failure() -> None:
     reply = await fixture.queries.answer(query)
     assert reply.failure is not None
     assert reply.failure["code"] == Code.INVALID_REQUEST
-
-
-class Slow(ScriptedAdapter):
-    """Never resolves; notes that it was cancelled."""
-
-    cancelled = False
-
-    async def list_models(self, provider: str) -> Sequence[LlmModelInfo]:
-        try:
-            await asyncio.get_running_loop().create_future()
-        except asyncio.CancelledError:
-            self.cancelled = True
-            raise
-        raise AssertionError("the future is never done")
-
-
-async def test_a_timeout_reaches_the_adapter() -> None:
-    adapter = Slow()
-    fixture = await a_fixture(adapter)
-    assert await fixture.ask("listModels", timeout_ms=20) == Code.TIMEOUT
-    assert adapter.cancelled
 
 
 async def test_an_adapter_that_raises_is_a_failure() -> None:

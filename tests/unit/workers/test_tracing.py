@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from trunkline_protocol.finish import FinishReason, TokenUsage
 from trunkline_protocol.frames import Start
 from trunkline_protocol.options import GenerateOptions
+from trunkline_workers.boundary import MAX_REQUEST_ID_CHARS
 from trunkline_workers.tracing import (
-    MAX_REQUEST_ID_CHARS,
     AttemptNotes,
     note_request_id,
     note_response,

@@ -99,6 +99,11 @@ class WorkerCalls:
         found.is_awaited = room == 0
         return room
 
+    def is_unfinished(self, call: CallId, attempt: int) -> bool:
+        """Return whether an attempt still waits for the finish of its adapter."""
+        found = self._held.get((call, attempt))
+        return found is not None and found.ending is None
+
     @property
     def running_count(self) -> int:
         """Attempts whose finish was not sent yet."""

@@ -44,10 +44,12 @@ from trunkline_workers.core.effects import (
 )
 
 EXIT_OK: Final = 0
+EXIT_BROKEN: Final = 1  # an invariant of the host broke; the traceback is in the log
 EXIT_CONFIG: Final = 2  # wrong options, no such adapter, the adapter cannot open
 EXIT_REFUSED: Final = 3  # the broker does not want this process
 EXIT_ORPHANED: Final = 4  # no broker for the orphan timeout
 
+_LEAVING: Final = "this worker is about to leave"
 _FINAL_REFUSALS: Final = frozenset({"VERSION", "BAD_TOKEN", "UNKNOWN_POOL", "SUPERSEDED"})
 
 
@@ -185,16 +187,27 @@ class BrokerLink:
         request = self._next_request
         self._next_request += 1
         if self.is_leaving:
-            return request, [Resolve(request, "STOPPING", "this worker is about to leave")]
+            return request, [Resolve(request, "STOPPING", _LEAVING)]
         self._asked = Registrations(request, *wanted)
         return request, [SendControl(self._asked)] if self.is_registered else []
 
     def withdraw(self) -> list[Effect]:
-        """Give all routes back: no new call comes, and what runs goes on; can't be undone."""
+        """Give all routes back: no new call comes, and what runs goes on; cannot be undone.
+
+        Returns:
+            `Resolve` for a request that is undecided: its answer makes no difference any more.
+            Then the empty set, if a broker is there.
+        """
         self.is_leaving = True
+        effects: list[Effect] = []
+        if self._asked is not None:
+            effects.append(Resolve(self._asked.request, "STOPPING", _LEAVING))
+            self._asked = None
         self._withdrawn = Registrations(self._next_request, ())
         self._next_request += 1
-        return [SendControl(self._withdrawn)] if self.is_registered else []
+        if self.is_registered:
+            effects.append(SendControl(self._withdrawn))
+        return effects
 
     def on_committed(self, frame: Committed) -> list[Effect]:
         """Take the broker's yes; a repeated one changes nothing."""
