@@ -47,6 +47,7 @@ class Code:
     MALFORMED_RESPONSE: Final = "MALFORMED_RESPONSE"
     STREAM_CLOSED: Final = "STREAM_CLOSED"
     OVERLOADED: Final = "OVERLOADED"
+    CRASHES_WORKER: Final = "CRASHES_WORKER"  # a request in which worker processes die
 
     # Credentials and requests, before any provider I/O.
     MISSING_CREDENTIAL: Final = "MISSING_CREDENTIAL"

@@ -233,7 +233,7 @@ class Rig:
         for route, gate in hub.gates:
             running = [c for c in hub.calls if c.state.value == "running" and c.provider == route]
             assert gate.running == len(running)
-            waiting += len(gate.queue)
+            waiting += len(gate)
         queued = [call for call in hub.calls if call.state.value == "queued"]
         assert len(queued) == waiting + len(hub.unsettled)
         asked = [question.held_bytes for question in self.broker._questions._waiting.values()]

@@ -81,6 +81,9 @@ def _print_pools(pools: Sequence[dict[str, Any]]) -> None:
         if last := slot.get("lastExit"):
             name = f"{pool['name']}/{slot['slot']}"
             out().print(f"{name}: last exit: {last}", style="yellow", markup=False)
+            if slot.get("retryInMs") is not None:
+                again = duration(slot["retryInMs"] / 1000)
+                out().print(f"{name}: it is started again in {again}", style="yellow", markup=False)
             if slot["state"] != "serving":
                 for line in slot.get("output", ())[-SHOWN_OUTPUT_LINES:]:
                     out().print(f"  {line}", style="dim", markup=False)

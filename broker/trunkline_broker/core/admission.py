@@ -68,13 +68,23 @@ class Gate:
 
     Attributes:
         running: attempts that workers run.
+        queue: calls that wait in turn.
+        bench: suspect calls; each waits for a turn of its own, so it must not hold up the others.
         bound: most calls that may wait, as last told.
         high_water: most calls that ever waited.
         paused_until_s: nothing starts before; what comes waits.
         closed_until_s: nothing starts and nothing waits before; what comes is told to come later.
     """
 
-    __slots__ = ("bound", "closed_until_s", "high_water", "paused_until_s", "queue", "running")
+    __slots__ = (
+        "bench",
+        "bound",
+        "closed_until_s",
+        "high_water",
+        "paused_until_s",
+        "queue",
+        "running",
+    )
 
     def __init__(self) -> None:
         self.running = 0
@@ -83,6 +93,11 @@ class Gate:
         self.paused_until_s = 0.0
         self.closed_until_s = 0.0
         self.queue = FairQueue()
+        self.bench: dict[CallId, None] = {}
+
+    def __len__(self) -> int:
+        """Return the number of calls that wait."""
+        return len(self.queue) + len(self.bench)
 
     def has_place(self, concurrency: int | None) -> bool:
         """Tell whether one more attempt may run."""
@@ -94,20 +109,43 @@ class Gate:
 
     def is_idle(self) -> bool:
         """Tell whether nothing would be lost with this gate."""
-        return not (self.running or len(self.queue) or self.paused_until_s or self.closed_until_s)
+        return not (self.running or len(self) or self.paused_until_s or self.closed_until_s)
 
     def end_pause(self) -> None:
         """Take note that every pause is over."""
         self.paused_until_s = self.closed_until_s = 0.0
 
-    def put(self, client: ClientId | None, call: CallId, bound: int) -> bool:
+    def put(
+        self, client: ClientId | None, call: CallId, bound: int, *, is_suspect: bool = False
+    ) -> bool:
         """Let a call wait; `False` and no change if `bound` calls do already."""
         self.bound = bound
-        if len(self.queue) >= bound:
+        if len(self) >= bound:
             return False
-        self.queue.put(client, call)
-        self.high_water = max(self.high_water, len(self.queue))
+        if is_suspect:
+            self.bench[call] = None
+        else:
+            self.queue.put(client, call)
+        self.high_water = max(self.high_water, len(self))
         return True
+
+    def bench_next(self) -> None:
+        """Move the call whose turn it is to the bench: it has become suspect while it waited."""
+        self.bench[self.queue.take()] = None
+
+    def take(self, client: ClientId | None, call: CallId) -> None:
+        """Remove a call that starts: the first one of the queue, or any one of the bench."""
+        if self.queue.peek() == call:
+            self.queue.take()  # the turn goes to the next client
+        else:
+            self.remove(client, call)
+
+    def remove(self, client: ClientId | None, call: CallId) -> None:
+        """Remove a call that waits."""
+        if call in self.bench:
+            del self.bench[call]
+        else:
+            self.queue.remove(client, call)
 
 
 class Gates:
@@ -136,7 +174,7 @@ class Gates:
 
     def waiting(self) -> list[RouteName]:
         """Return the routes for which calls wait."""
-        return [route for route, gate in self._gates.items() if len(gate.queue)]
+        return [route for route, gate in self._gates.items() if len(gate)]
 
     def tidy(self, route: RouteName) -> None:
         """Forget the gate of a route if it says nothing: a client may name any route."""

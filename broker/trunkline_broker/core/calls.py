@@ -26,6 +26,7 @@ from trunkline_protocol.ids import CallId, ClientId, Generation, LeaseId, RouteN
 from trunkline_protocol.retry_policy import DEFAULT_RETRY_POLICY, ResolvedRetryPolicy
 
 from trunkline_broker.core.retry import Backoff
+from trunkline_broker.core.suspicion import key_of
 
 _START_UNDER_WAY: Final = -1  # the first heartbeat may have been sent before START was read
 _SAID_AGAIN_S: Final = 0.05  # LANE 3, 5: nobody has a reason to say the same again so soon
@@ -66,6 +67,7 @@ class Call:
         is_undecided: taken over with its end, of which the older broker may not have known.
         attacher: who asked for such a call and gets it if the worker agrees; `attacher_s` is when.
         attachments: what it names; they stay in the store as long as it is held.
+        key: what equal requests have in common; of a call from an older broker its id.
         client_name: what its client calls itself; known also when that one is gone.
         model: empty for a call of an older broker.
         traceparent: the application's span.
@@ -107,6 +109,7 @@ class Call:
     attacher: ClientId | None = None
     attacher_s: float = 0.0
     attachments: tuple[str, ...] = ()
+    key: bytes = b""
     client_name: str = ""
     model: str = ""
     traceparent: str = ""
@@ -144,6 +147,7 @@ class Call:
             # An attempt begins only with a retry, so its number is the number of retries.
             retries=frame.attempt,
             attachments=frame.attachments,
+            key=key_of(frame.provider, frame.model, frame.body),
             client_name=client_name,
             model=frame.model,
             traceparent=frame.traceparent,
@@ -175,6 +179,7 @@ class Call:
             is_rebound=True,
             heard_s=now_s,
             attachments=attachments,
+            key=entry.call,
         )
 
     def queue(self, frame: Open, reason: str) -> None:
@@ -243,6 +248,7 @@ class Call:
     def _next_attempt(self, frame: Open) -> None:
         self.stream_key = frame.stream_key
         self.provider = frame.provider
+        self.key = key_of(frame.provider, frame.model, frame.body)
         self.backoff = None
         self.lease = None  # one-shot: the attempt that failed has used it up
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from trunkline_protocol.codes import Code
 from trunkline_protocol.failure import LlmFailure
@@ -22,7 +22,7 @@ from trunkline_protocol.frames import (
     RetryStarted,
     Window,
 )
-from trunkline_protocol.ids import CallId
+from trunkline_protocol.ids import CallId, Generation
 
 from trunkline_broker.core.accounts import CANCELLED, ENDED, FAILED, RETRIED, account
 from trunkline_broker.core.calls import Call, CallState
@@ -35,7 +35,10 @@ from trunkline_broker.core.retry import (
     plan_retry,
     route_pause,
 )
+from trunkline_broker.core.suspicion import BARRED_S
 from trunkline_broker.core.workers import Worker, WorkerState
+
+_CRASHES: Final = "two worker processes died while this request was running in them"
 
 
 def aborted(call: CallId, attempt: int) -> Ended:
@@ -119,12 +122,64 @@ class Endings:
             call.is_undecided = False
         hub.to_client(hub.clients.get(call.client), call.ended)
 
-    def lose(self, worker: Worker, text: str, now_s: float) -> None:
-        """End all calls of a worker that has died or is treated as dead."""
+    def lose(self, worker: Worker, text: str, now_s: float, *, is_crash: bool = False) -> None:
+        """End all calls of a worker that has died or is treated as dead.
+
+        Args:
+            worker: it runs nothing any more.
+            text: how it ended, for people.
+            now_s: monotonic seconds.
+            is_crash: nobody asked for it, so a request that it ran may be the reason.
+        """
+        guilty = self._judge(worker, now_s) if is_crash else frozenset[bytes]()
         for call in list(worker.calls.values()):
-            self.lose_call(call, worker, text, now_s)
+            is_running = call.state is CallState.RUNNING and not call.is_cancelled
+            if is_running and not call.is_done and call.key in guilty:
+                reason = f"{_CRASHES} ({text}); it is refused for {BARRED_S:g} s"
+                self.fail(call, LlmFailure(reason, Code.CRASHES_WORKER))
+            else:
+                self.lose_call(call, worker, text, now_s)
         for lease in list(worker.leases):
             self._hub.drop_lease(lease)
+
+    def _judge(self, worker: Worker, now_s: float) -> frozenset[bytes]:
+        """Note what ran in a worker that died by itself; return the requests that are barred."""
+        hub = self._hub
+        running: dict[bytes, float] = {}
+        for call in worker.calls.values():
+            if call.state is CallState.RUNNING and not call.is_done:
+                began_s = worker.started_s if call.started_s is None else call.started_s
+                ran_s = now_s - began_s
+                running[call.key] = min(running.get(call.key, ran_s), ran_s)
+        if not running:
+            return frozenset()
+        guilty = hub.suspicion.on_death(running, now_s)
+        fields = {**hub.worker_fields(worker), "requests": len(running)}
+        hub.log("warning", "requests_suspect", fields)
+        for key in guilty:
+            hub.count("requests_barred")
+            hub.log("error", "request_barred", {"request": key.hex()[:8], **fields})
+            hub.freed.update(hub.gates.waiting())  # others are cleared by it
+        return guilty
+
+    def begin_trial(self, call: Call, worker: Worker, turn_s: float) -> None:
+        """Begin nothing else in a worker while a suspect call has its turn."""
+        worker.trial = call.id
+        name = (Timer.TRIAL, worker.generation)
+        self._hub.deadlines.set(name, self._hub.now_s + turn_s)
+
+    def end_trial(self, worker: Worker) -> None:
+        """Let a worker begin other calls again."""
+        worker.trial = None
+        self._hub.deadlines.clear((Timer.TRIAL, worker.generation))
+        self._hub.freed.update(self._hub.gates.waiting())
+
+    def on_trial_over(self, generation: Generation) -> None:
+        """The turn of a suspect call is over, and its worker lives."""
+        worker = self._hub.workers.get(generation)
+        if worker is None:
+            raise AssertionError("a worker that goes loses its calls, and with them the turn")
+        self.end_trial(worker)
 
     def lose_call(self, call: Call, worker: Worker, text: str, now_s: float) -> None:
         """End one call that its worker does not hold any more."""
@@ -361,7 +416,7 @@ class Endings:
             raise AssertionError("a queued call holds its OPEN")
         hub.queued_bytes -= len(call.waiting.body)
         if hub.unsettled.pop(call.id, None) is None:
-            hub.gates.at(call.provider).queue.remove(call.client, call.id)
+            hub.gates.at(call.provider).remove(call.client, call.id)
             hub.gates.tidy(call.provider)
             hub.deadlines.clear((Timer.QUEUE, call.id))
 
@@ -392,5 +447,7 @@ class Endings:
         worker.running -= 1
         gate = self._hub.gates.at(call.provider)
         gate.running -= 1
-        if len(gate.queue):
+        if len(gate):
             self._hub.freed.add(call.provider)
+        if worker.trial == call.id:
+            self.end_trial(worker)

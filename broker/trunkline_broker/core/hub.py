@@ -24,6 +24,7 @@ from trunkline_broker.core.effects import Count, Effect, Log, SendToClient, Send
 from trunkline_broker.core.registry import Registry
 from trunkline_broker.core.specs import BrokerSpec
 from trunkline_broker.core.supervision import Pools
+from trunkline_broker.core.suspicion import Suspicion
 from trunkline_broker.core.workers import Worker, Workers
 
 _JITTER_BYTES: Final = 6
@@ -51,6 +52,7 @@ class Timer(Enum):
     SETTLE = "workers of the older broker"
     STOP = "drain of the broker"
     DETACHED = "running call that nobody attaches to"
+    TRIAL = "turn of a suspect request"
     LOOK = "comparison of what is held with what is named"
 
 
@@ -113,6 +115,7 @@ class Hub:
         self.clients = Clients()
         self.calls = Calls(limits.MAX_ENDED_CALLS)
         self.gates = Gates()
+        self.suspicion = Suspicion()
         self.registry = Registry()
         self.pools = Pools()
         self.workers = Workers()

@@ -93,27 +93,56 @@ class Openings:
     def pump(self, route: RouteName, now_s: float) -> None:
         """Start, or refuse, as many of the waiting calls of a route as can be decided now."""
         gate = self._hub.gates.at(route)
-        while (call_id := gate.queue.peek()) is not None:
-            call = self._hub.calls.get(call_id)
-            if call is None or call.waiting is None:
-                raise AssertionError("forgetting a call takes it from its queue")
-            verdict = self._verdict(call, gate, now_s)
-            if isinstance(verdict, str):
+        while (call := self._next(gate)) is not None:
+            if self._hub.suspicion.is_suspect(call.key, now_s):
+                gate.bench_next()
+            elif not self._decide(call, gate, now_s):
+                break
+        while (call := self._next_suspect(gate, now_s)) is not None:
+            if not self._decide(call, gate, now_s):
                 return
-            if isinstance(verdict, LlmFailure):
-                self._endings.fail(call, verdict)
-                continue
-            gate.queue.take()
-            self._hub.queued_bytes -= len(call.waiting.body)
-            self._hub.deadlines.clear((Timer.QUEUE, call_id))
-            self._start(call, gate, *verdict)
 
     def is_startable(self, route: RouteName, now_s: float) -> bool:
-        """Return whether the first waiting call of a route could be started or refused now."""
+        """Return whether a waiting call of a route could be started or refused now."""
         gate = self._hub.gates.at(route)
+        firsts = (self._next(gate), self._next_suspect(gate, now_s))
+        return any(
+            call is not None and not isinstance(self._verdict(call, gate, now_s), str)
+            for call in firsts
+        )
+
+    def _next(self, gate: Gate) -> Call | None:
         call_id = gate.queue.peek()
-        call = self._hub.calls.get(call_id) if call_id is not None else None
-        return call is not None and not isinstance(self._verdict(call, gate, now_s), str)
+        return None if call_id is None else self._waiting(call_id)
+
+    def _next_suspect(self, gate: Gate, now_s: float) -> Call | None:
+        """Return the likeliest culprit of those that wait for a turn: the others go free with it.
+
+        One that was cleared meanwhile comes first.
+        """
+        calls = map(self._waiting, gate.bench)
+        order = self._hub.suspicion.order
+        return min(calls, key=lambda call: order(call.key, now_s), default=None)
+
+    def _waiting(self, call_id: CallId) -> Call:
+        call = self._hub.calls.get(call_id)
+        if call is None or call.waiting is None:
+            raise AssertionError("forgetting a call takes it from its queue")
+        return call
+
+    def _decide(self, call: Call, gate: Gate, now_s: float) -> bool:
+        """Start or refuse a waiting call; return whether that could be decided."""
+        verdict = self._verdict(call, gate, now_s)
+        if isinstance(verdict, str) or call.waiting is None:
+            return False
+        if isinstance(verdict, LlmFailure):
+            self._endings.fail(call, verdict)
+            return True
+        gate.take(call.client, call.id)
+        self._hub.queued_bytes -= len(call.waiting.body)
+        self._hub.deadlines.clear((Timer.QUEUE, call.id))
+        self._start(call, gate, *verdict)
+        return True
 
     def on_queue_over(self, call_id: CallId, now_s: float) -> None:
         """End a call that waited too long, saying what was full."""
@@ -315,9 +344,10 @@ class Openings:
         if not self._hub.take_bytes(len(frame.body)):
             self._refuse(call, self._bytes_failure())
             return
-        if not gate.put(call.client, call.id, spec.queue_size):
+        is_suspect = hub.suspicion.is_suspect(call.key, now_s)
+        if not gate.put(call.client, call.id, spec.queue_size, is_suspect=is_suspect):
             hub.queued_bytes -= len(frame.body)
-            text = f"the queue of route {call.provider!r} is full: {len(gate.queue)} calls wait"
+            text = f"the queue of route {call.provider!r} is full: {len(gate)} calls wait"
             self._refuse(call, LlmFailure(text, Code.OVERLOADED))
             return
         call.queue(frame, reason)
@@ -348,6 +378,9 @@ class Openings:
         self, call: Call, gate: Gate, now_s: float
     ) -> tuple[Worker, Route] | LlmFailure | str:
         """Decide for one call: the worker and the route, a failure, or why it has to wait."""
+        barred_s = self._hub.suspicion.barred_s(call.key, now_s)
+        if barred_s > 0:
+            return _barred_failure(barred_s)
         # A call that is repeated without a limit is no new one: its own delay is all it waits.
         is_repeated = call.retries > 0 and call.policy.mode == "always"
         if now_s < gate.closed_until_s and not is_repeated:
@@ -385,7 +418,8 @@ class Openings:
         if not gate.has_place(worker.spec.concurrency):
             return "concurrency"
         is_busy = worker.running >= hub.spec.max_calls_per_worker
-        if worker.peer is None or is_busy or worker.unheard_bytes >= hub.spec.queue_bytes:
+        is_unheard = worker.unheard_bytes >= hub.spec.queue_bytes
+        if worker.peer is None or is_busy or is_unheard or worker.trial is not None:
             return "workers"
         return worker, route
 
@@ -393,6 +427,7 @@ class Openings:
         """Return the reachable replica that runs the fewest attempts.
 
         One that was handed a lot and has said nothing since may stand still: it gets no more.
+        Nor does one in which a suspect call has its turn.
         """
         chosen: Worker | None = None
         least, most_bytes = self._hub.spec.max_calls_per_worker, self._hub.spec.queue_bytes
@@ -401,7 +436,7 @@ class Openings:
             if worker is None or worker.state is not WorkerState.SERVING:
                 raise AssertionError("only serving workers hold routes")
             is_open = worker.peer is not None and worker.unheard_bytes < most_bytes
-            if is_open and worker.running < least:
+            if is_open and worker.trial is None and worker.running < least:
                 chosen, least = worker, worker.running
         return chosen
 
@@ -443,6 +478,9 @@ class Openings:
                 body=frame.body,
             ),
         )
+        if hub.suspicion.is_suspect(call.key, hub.now_s):
+            turn_s = hub.suspicion.begin(call.key, hub.now_s)
+            self._endings.begin_trial(call, worker, turn_s)
         self.confirm(call)
 
     def _traceparent(self, call: Call) -> str:
@@ -467,9 +505,17 @@ class Openings:
             return LlmFailure(text, Code.TRANSPORT)
         text = (
             f"no place on route {call.provider!r} {waited}: {gate.running} attempts run,"
-            f" {len(gate.queue)} calls wait"
+            f" {len(gate)} calls wait"
         )
         return LlmFailure(text, Code.OVERLOADED)
+
+
+def _barred_failure(left_s: float) -> LlmFailure:
+    text = (
+        "two worker processes died while a request with this content was running in them;"
+        f" it is refused for {left_s:.0f} s more"
+    )
+    return LlmFailure(text, Code.CRASHES_WORKER)
 
 
 def _closed_failure(route: RouteName, left_s: float) -> LlmFailure:

@@ -18,6 +18,7 @@ from trunkline_broker.core.answers import Answers
 from trunkline_broker.core.clients import Client, figures_of
 from trunkline_broker.core.hub import Hub
 from trunkline_broker.core.questions import Questions
+from trunkline_broker.core.suspicion import MAX_SUSPECTS
 from trunkline_broker.core.uploads import MAX_HELD, Uploads
 from trunkline_broker.core.workers import Worker
 
@@ -28,7 +29,7 @@ def queues(hub: Hub, questions: Questions, answers: Answers, uploads: Uploads) -
     """Return a row for each queue of the broker's core, of its workers and of its clients."""
     spec = hub.spec
     return [
-        *(_row(f"route {key}", len(g.queue), g.high_water, g.bound) for key, g in hub.gates),
+        *(_row(f"route {key}", len(g), g.high_water, g.bound) for key, g in hub.gates),
         _row("queued bytes", hub.queued_bytes, hub.queued_bytes_high_water, spec.queue_bytes),
         _row(
             "queries",
@@ -52,6 +53,7 @@ def tables(hub: Hub) -> list[Row]:
         _row("calls", len(hub.calls), hub.calls.high_water, spec.max_calls),
         _row("clients", len(hub.clients), hub.clients.high_water, spec.max_clients),
         _row("workers", len(hub.workers), hub.workers.high_water, spec.max_workers),
+        _row("suspects", len(hub.suspicion), hub.suspicion.high_water, MAX_SUSPECTS),
     ]
 
 

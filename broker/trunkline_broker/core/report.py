@@ -10,7 +10,7 @@ from trunkline_protocol.version import __version__
 
 from trunkline_broker.core.admission import Gate
 from trunkline_broker.core.calls import CallState
-from trunkline_broker.core.hub import Hub
+from trunkline_broker.core.hub import Hub, Timer
 from trunkline_broker.core.supervision import Pool, Slot
 from trunkline_broker.core.swaps import Swaps
 from trunkline_broker.core.workers import Worker
@@ -65,9 +65,18 @@ def _slot(hub: Hub, slot: Slot, now_s: float) -> dict[str, object]:
         "restarts": slot.restarts,
         "lastExit": slot.last_exit or None,
         "reason": slot.down_reason or None,
+        "retryInMs": _retry_in_ms(hub, slot, now_s),
         "output": list(slot.output_tail),
         **_first(hub, (slot.serving, slot.coming, slot.standby), now_s),
     }
+
+
+def _retry_in_ms(hub: Hub, slot: Slot, now_s: float) -> int | None:
+    """Return when a slot that was given up is tried again; `None`: it is not down, or not tried."""
+    due_s = hub.deadlines.at_s((Timer.RESTART, (slot.pool, slot.number)))
+    if not slot.down_reason or due_s is None:
+        return None
+    return round((due_s - now_s) * 1000)
 
 
 def _first(hub: Hub, generations: tuple[Generation | None, ...], now_s: float) -> dict[str, object]:
@@ -116,7 +125,7 @@ def _routes(hub: Hub, now_s: float) -> list[dict[str, object]]:
                 "state": "paused" if left_s else "serving" if claim.holders else "starting",
                 "pausedMs": round(left_s * 1000),
                 "inFlight": gate.running if gate is not None else 0,
-                "queued": len(gate.queue) if gate is not None else 0,
+                "queued": len(gate) if gate is not None else 0,
             }
         )
     for pool in hub.pools:

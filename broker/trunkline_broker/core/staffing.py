@@ -166,7 +166,8 @@ class Staffing:
         if worker.state is WorkerState.STOPPING:
             return
         self._hub.count("workers_killed")
-        self._endings.lose(worker, f"adapter worker hangs: {reason}", now_s)
+        text = f"adapter worker hangs: {reason}"
+        self._endings.lose(worker, text, now_s, is_crash=worker.is_child)
         worker.trouble = reason
         worker.enter(WorkerState.STOPPING)
         for timer in (Timer.START, Timer.LEASE, Timer.DRAIN):
@@ -212,7 +213,7 @@ class Staffing:
         self.dismiss(worker, f"not drained within {worker.spec.drain_s:g} s", now_s)
 
     def on_restart_due(self, place: tuple[PoolName, int], now_s: float) -> None:
-        """Start the next worker of a slot."""
+        """Start the next worker of a slot; one that was given up stays down until it serves."""
         name, number = place
         pool = self._hub.pools.get(name)
         if pool is None or number not in pool.slots:
@@ -232,7 +233,8 @@ class Staffing:
         if worker is None:
             hub.count("exit_of_unknown_worker")
             return
-        self._endings.lose(worker, f"adapter worker exited: {text}", now_s)
+        is_crash = worker.is_child and not worker.is_exit_asked
+        self._endings.lose(worker, f"adapter worker exited: {text}", now_s, is_crash=is_crash)
         for timer in (Timer.START, Timer.LEASE, Timer.DRAIN, Timer.KILL):
             hub.deadlines.clear((timer, generation))
         hub.workers.remove(worker)
@@ -346,29 +348,27 @@ class Staffing:
             slot.coming = None
         if worker.is_manual:
             self._remove_manual(pool, slot)
-        elif (
-            not hub.is_draining
-            and slot.standby is None
-            and slot.serving is None
-            and not slot.down_reason
-        ):
+        elif not hub.is_draining and slot.standby is None and slot.serving is None:
             slot.last_exit, slot.output_tail = reason, tail
-            self._restart(pool, slot, now_s)
+            self._restart(pool, slot, now_s - worker.started_s, now_s)
 
-    def _restart(self, pool: Pool, slot: Slot, now_s: float) -> None:
-        hub = self._hub
-        delay_s = slot.on_exit(pool.spec.restart, now_s)
-        if delay_s is not None:
-            hub.deadlines.set((Timer.RESTART, (pool.spec.name, slot.number)), now_s + delay_s)
-            return
+    def _restart(self, pool: Pool, slot: Slot, lived_s: float, now_s: float) -> None:
+        place = (Timer.RESTART, (pool.spec.name, slot.number))
         rule = pool.spec.restart
+        delay_s = slot.on_exit(rule, now_s)
         text = f"worker {pool.spec.name!r} ended more than {rule.intensity} times"
-        text = f"{text} in {rule.period_s:g} s; the last time: {slot.last_exit}"
-        last = _last_word(slot.output_tail)[:_LAST_WORD_CHARS]
-        self.take_down(pool, slot, f"{text}: {last}" if last else text, slot.output_tail)
+        text = f"{text} in {rule.period_s:g} s"
+        if slot.down_reason:  # it was tried again, and did not get so far as to serve
+            delay_s, text = None, f"worker {pool.spec.name!r} was tried again and ended"
+        if delay_s is None:
+            delay_s = slot.give_up(lived_s)
+            text = f"{text}; the last time: {slot.last_exit}"
+            last = _last_word(slot.output_tail)[:_LAST_WORD_CHARS]
+            self.take_down(pool, slot, f"{text}: {last}" if last else text, slot.output_tail)
+        self._hub.deadlines.set(place, now_s + delay_s)
 
     def take_down(self, pool: Pool, slot: Slot, reason: str, output: tuple[str, ...] = ()) -> None:
-        """Start nothing in a slot any more; its routes go and their callers hear the reason.
+        """Take the routes of a slot; their callers hear the reason until a worker serves again.
 
         Args:
             pool: of the slot.

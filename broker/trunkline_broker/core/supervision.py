@@ -11,10 +11,14 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final
 
 from trunkline_protocol.ids import Generation, PoolName
 
 from trunkline_broker.core.specs import PoolSpec, RestartSpec
+
+TRY_AGAIN_S: Final = 60.0  # a slot that was given up; doubles each time
+TRY_AGAIN_MAX_S: Final = 3600.0
 
 
 class SlotState(Enum):
@@ -35,7 +39,8 @@ class Slot:
         coming: worker that will serve when it is ready (first start or restart).
         standby: worker that will take the place of the serving one (swap).
         suspended: worker that died and whose routes are kept for the next one.
-        down_reason: why nothing is started any more; empty: it is not down.
+        down_reason: why no worker serves it any more; empty: it is not down.
+        give_ups: how often in a row it was given up; the pause before it is tried again grows.
         restarts: restarts since the broker started.
         last_exit: how the last worker ended that was not asked to.
         output_tail: its last lines.
@@ -48,6 +53,7 @@ class Slot:
     standby: Generation | None = None
     suspended: Generation | None = None
     down_reason: str = ""
+    give_ups: int = 0
     restarts: int = 0
     last_exit: str = ""
     output_tail: tuple[str, ...] = ()
@@ -80,9 +86,23 @@ class Slot:
         delay_s: float = spec.initial_delay_s * 2 ** min(count - 1, 30)
         return min(delay_s, spec.max_delay_s)
 
+    def give_up(self, lived_s: float) -> float:
+        """Return the pause until the slot is tried again, after too many exits.
+
+        Args:
+            lived_s: how long the last worker lived; a long life begins the pauses anew.
+        """
+        if lived_s >= TRY_AGAIN_MAX_S:
+            self.give_ups = 0
+        self.give_ups += 1
+        # 2**10 is past the bound already
+        pause_s: float = TRY_AGAIN_S * 2 ** min(self.give_ups - 1, 10)
+        return min(pause_s, TRY_AGAIN_MAX_S)
+
     def revive(self) -> None:
         """Begin with a clean record: somebody asked for a new start."""
         self._exits.clear()
+        self.give_ups = 0
         self.down_reason = ""
 
 

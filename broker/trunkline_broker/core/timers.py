@@ -50,6 +50,7 @@ class Timers:
             Timer.CLIENT: lambda client, _: greeting.on_client_due(client),
             Timer.SETTLE: lambda _, now_s: adoption.settle(now_s),
             Timer.DETACHED: lambda call, _: endings.on_detached_over(call),
+            Timer.TRIAL: lambda generation, _: endings.on_trial_over(generation),
             Timer.LOOK: lambda _, __: upkeep.on_look_due(),
             Timer.STOP: lambda _, now_s: stopping.on_stop_due(now_s),
         }

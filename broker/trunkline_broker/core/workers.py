@@ -92,6 +92,7 @@ class Worker:
         doubt: set while it has been silent for most of its lease.
         unheard_bytes: of requests that were handed to it since.
         unheard_high_water: the most there ever were.
+        trial: the suspect call whose turn it is; nothing else begins in the worker meanwhile.
         trouble: why it is being stopped or was refused; part of the report of its exit.
     """
 
@@ -122,6 +123,7 @@ class Worker:
     unheard_bytes: int = 0
     unheard_high_water: int = 0
     load: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    trial: CallId | None = None
     trouble: str = ""
 
     @property

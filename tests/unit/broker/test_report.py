@@ -116,8 +116,9 @@ def test_tables_have_a_bound_too() -> None:
         "calls": (0, 1),
         "clients": (1, 2),
         "workers": (1, 1),
+        "suspects": (0, 0),
     }
-    assert [row["bound"] for row in tables.values()] == [65_536, 4096, 256]
+    assert [row["bound"] for row in tables.values()] == [65_536, 4096, 256, 8192]
 
 
 def test_routes_that_are_paused_starting_or_down() -> None:

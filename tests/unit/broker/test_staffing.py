@@ -94,7 +94,49 @@ def test_too_many_exits_take_the_route_down() -> None:
     client.query("models")
     assert client.answer() == []
     assert status_of(rig)["routes"][0]["state"] == "down"
-    rig.wait(100.0)
+    rig.wait(59.0)
+    assert rig.spawned() == []
+
+
+def test_a_slot_that_was_given_up_is_tried_again() -> None:
+    """After a minute, then two, four …; its route stays down until the worker serves."""
+    rule = RestartSpec(intensity=0, period_s=60.0)
+    rig = Rig(a_pool(restart=rule))
+    worker = rig.a_worker()
+    client = rig.a_client()
+    worker.exit()
+    for pause_s in (60.0, 120.0, 240.0):
+        slot = status_of(rig)["pools"][0]["slots"][0]
+        assert (slot["state"], slot["retryInMs"]) == ("down", pause_s * 1000)
+        rig.wait(pause_s - 0.1)
+        assert rig.spawned() == []
+        rig.wait(0.1)
+        again = rig.spawn(only(rig.spawned()))
+        client.open()
+        assert client.failure()["code"] == "NO_ADAPTER"
+        if pause_s < 240.0:
+            again.exit("status 1")
+    again.register()
+    again.ready("p")
+    slot = status_of(rig)["pools"][0]["slots"][0]
+    assert (slot["state"], slot["retryInMs"], slot["reason"]) == ("serving", None, None)
+    client.open()
+    assert again.got(frames.Start)
+    rig.live(3601.0, again)
+    again.exit()
+    assert status_of(rig)["pools"][0]["slots"][0]["retryInMs"] == 60_000
+    rig.check()
+
+
+def test_a_pool_that_was_drained_is_not_tried_again() -> None:
+    """Its operator asked for that."""
+    rig = Rig(a_pool())
+    worker = rig.a_worker()
+    admin = rig.a_client()
+    admin.query("drain", {"pool": "p"})
+    worker.exit()
+    assert status_of(rig)["pools"][0]["slots"][0]["retryInMs"] is None
+    rig.wait(7200.0)
     assert rig.spawned() == []
 
 
