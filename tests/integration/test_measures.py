@@ -169,7 +169,8 @@ async def test_the_endpoint_answers_nothing_else(broker: BrokerProcess) -> None:
         silent[0].sendall(b"\x16\x03\x01" * 5000)
         silent[0].settimeout(10 * SLOW)
         with contextlib.suppress(ConnectionResetError):
-            assert await asyncio.to_thread(silent[0].recv, 10) == b""
+            answer = await asyncio.to_thread(silent[0].recv, 12)
+            assert answer in {b"", b"HTTP/1.1 400", b"HTTP/1.1 431"}
         assert (await asyncio.to_thread(page, broker))[0] == 503
     await asyncio.to_thread(until, lambda: page(broker)[0] == 200, 10.0)
 
