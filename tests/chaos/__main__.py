@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -151,7 +150,6 @@ def main() -> int:
         has_players=asked.players and not asked.broken,
         has_tcp=asked.tcp and not asked.broken,
     )
-    os.environ.setdefault("PYTHONPATH", str(Path.cwd()))
     asked.out.unlink(missing_ok=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing is left running
     try:

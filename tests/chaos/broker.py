@@ -10,21 +10,22 @@ import json
 import os
 import sys
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from trunkline_broker import __main__ as program
 from trunkline_broker.config import Settings
 from trunkline_broker.core.effects import Spawn
 from trunkline_broker.core.specs import BrokerSpec
 from trunkline_broker.door import Door
-from trunkline_broker.processes import Processes
+from trunkline_broker.users import WorkerUser
+from trunkline_broker.worker_start import WorkerStart
 
 from tests.chaos import inside
 from tests.chaos.breaks import break_broker
 
 PROXIES: Final[dict[str, str]] = json.loads(os.environ["CHAOS_PROXIES"])
 _broker_spec = Settings.broker_spec
-_boot_document = Processes._boot_document
+_boot_document = WorkerStart._boot_document
 
 
 def _proxied_spec(self: Settings) -> BrokerSpec:
@@ -38,14 +39,14 @@ def _proxied_lanes(self: Door, spec: BrokerSpec, inside: str, outside: str) -> B
     return replace(spec, remote_lane=lane, remote_workers_lane=workers_lane)
 
 
-def _proxied_boot(self: Processes, order: Spawn, *more: Any) -> dict[str, object]:
-    return _boot_document(self, order, *more) | {"control": PROXIES["workers-control"]}
+def _proxied_boot(self: WorkerStart, order: Spawn, user: WorkerUser | None) -> dict[str, object]:
+    return _boot_document(self, order, user) | {"control": PROXIES["workers-control"]}
 
 
 if __name__ == "__main__":
     Settings.broker_spec = _proxied_spec
     Door.with_lanes = _proxied_lanes
-    Processes._boot_document = _proxied_boot
+    WorkerStart._boot_document = _proxied_boot
     break_broker()
     inside.install()
     sys.exit(program.main())

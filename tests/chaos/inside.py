@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Final
 
 VARIABLE: Final = "CHAOS_INSIDE"
+ROOT: Final = Path(__file__).resolve().parents[2]
 _SIZED: Final = (dict, list, set, deque, bytearray)
 _ATTEMPT: Final = (
     "state",
@@ -40,6 +41,15 @@ def install() -> None:
     """Answer SIGUSR1 from now on, if the environment names a directory."""
     if os.environ.get(VARIABLE):
         signal.signal(signal.SIGUSR1, _on_signal)
+
+
+def environ(directory: Path) -> dict[str, str]:
+    """Return the variables for programs that show their state in a directory.
+
+    They find this package by an absolute path: a worker runs in the run directory.
+    """
+    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {VARIABLE: str(directory), "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def path_of(directory: Path, pid: int) -> Path:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
-import os
 import signal
 import subprocess
 import sys
@@ -96,7 +95,6 @@ def main() -> int:
     parser.add_argument("--break", dest="broken", choices=("", *breaks.NAMES), default="")
     parser.add_argument("--out", type=Path, default=Path("streams.jsonl"))
     asked = parser.parse_args()
-    os.environ.setdefault("PYTHONPATH", str(Path.cwd()))
     asked.out.unlink(missing_ok=True)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing is left running
     try:

@@ -340,7 +340,7 @@ async def a_world(
         environ = {
             WORLD_VARIABLE: name,
             VARIABLE: broken,
-            inside.VARIABLE: str(shown),
+            **inside.environ(shown),
             "CHAOS_PROXIES": json.dumps(links.told()),
         }
         command = [sys.executable, "-m", "tests.chaos.broker", "--config", str(root / "test.toml")]

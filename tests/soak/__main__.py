@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import contextlib
 import json
-import os
 import shutil
 import signal
 import socket
@@ -208,7 +207,7 @@ async def run(seconds: float, every_s: float, rest_s: float, seed: int, out: Pat
         config = _CONFIG.format(adapter=adapter, port=port)
         config_file = root / "test.toml"
         command = [sys.executable, "-m", "tests.soak.broker", "--config", str(config_file)]
-        environ = {inside.VARIABLE: str(shown)}
+        environ = inside.environ(shown)
         broker = stack.enter_context(broker_in(root, config, environ, command))
         book = stack.enter_context(contextlib.closing(Book(root / "book.jsonl")))
         load = Load(broker, book, Random(seed), port)  # noqa: S311  no secret
@@ -274,7 +273,6 @@ def main() -> int:
     parser.add_argument("--out", type=Path, default=Path("build/soak"))
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
-    os.environ.setdefault("PYTHONPATH", str(Path.cwd()))
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that nothing is left running
     return asyncio.run(run(asked.minutes * 60, asked.every, asked.rest, asked.seed, asked.out))
 
