@@ -47,12 +47,14 @@ class Question:
 
     Attributes:
         worker: who was asked; `None`: it waits for the route's worker to start.
+        peer: the connection on which that worker was asked.
         held_bytes: of its argument, while it waits.
     """
 
     frame: Query
     client: ClientId
     worker: Generation | None = None
+    peer: bytes | None = None
     held_bytes: int = 0
 
 
@@ -71,10 +73,16 @@ class Questions:
         return len(self._open)
 
     def on_query(self, client: Client, frame: Query, now_s: float) -> None:
-        """Ask the worker of a query; the same query said again asks nobody."""
+        """Ask the worker of a query.
+
+        The same query again asks its worker again if that one has connected anew since: the
+        question or its answer may have been lost with the connection before.
+        """
         hub = self._hub
-        if frame.query in self._open:
+        known = self._open.get(frame.query)
+        if known is not None:
             hub.count("query_again")
+            self._ask_again(known, client, frame)
             return
         if hub.is_draining:
             self._refuse(client, frame, LlmFailure("the broker is stopping", STOPPING))
@@ -171,6 +179,13 @@ class Questions:
         else:
             self._ask_worker(question, found)
 
+    def _ask_again(self, question: Question, client: Client, frame: Query) -> None:
+        worker = self._hub.workers.get(question.worker)
+        if worker is None or worker.peer in {None, question.peer} or question.client != client.id:
+            return
+        question.frame = frame  # with its argument, which was not kept
+        self._ask_worker(question, worker)
+
     def _wait(self, question: Question) -> None:
         """Keep a question until a worker has started; arguments count with what else waits."""
         hub, query = self._hub, question.frame.query
@@ -188,7 +203,7 @@ class Questions:
     def _ask_worker(self, question: Question, worker: Worker) -> None:
         frame = question.frame
         self._stop_waiting(question)
-        question.worker = worker.generation
+        question.worker, question.peer = worker.generation, worker.peer
         worker.queries.add(frame.query)
         worker.queries_high_water = max(worker.queries_high_water, len(worker.queries))
         worker.hand(len(frame.body))

@@ -36,6 +36,29 @@ def test_a_query_passes_to_the_worker_of_its_route_and_back() -> None:
     assert next(iter(rig.hub.clients)).queries == set()
 
 
+def test_a_repeated_query_reaches_a_worker_that_has_connected_anew() -> None:
+    """Once per connection, with its argument: it may have been lost with the one before."""
+    rig, client, worker = a_rig()
+    query = client.query("prepareCall", {"model": "m"}, provider="p")
+    assert [asked.body for asked in worker.got(frames.Query)] == [query.body]
+    worker.reconnect()
+    assert worker.got(frames.Query) == []
+    rig.a_client().say(query)
+    assert worker.got(frames.Query) == []
+    client.say(query)
+    assert [asked.body for asked in worker.got(frames.Query)] == [query.body]
+    client.say(query)
+    assert worker.got(frames.Query) == []
+    rig.tell(PeerDisconnected(Side.WORKER, worker.peer))
+    client.say(query)
+    assert worker.got(frames.Query) == []
+    worker.reconnect()
+    client.say(query)
+    assert len(worker.got(frames.Query)) == 1
+    worker.say(frames.Reply(query.query, body=pack_body({"lease": LEASE, "leaseMs": 5000})))
+    assert client.answer()["lease"] == LEASE
+
+
 def test_no_route_no_answer() -> None:
     """The failure is that of a call."""
     _, client, _ = a_rig()
