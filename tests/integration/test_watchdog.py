@@ -7,6 +7,7 @@ import socket
 import time
 
 import pytest
+from trunkline_workers.loop_clock import LoopClock
 from trunkline_workers.watchdog import Watchdog
 
 from tests.support.loops import LOOPS, run_on
@@ -14,11 +15,18 @@ from tests.support.loops import LOOPS, run_on
 pytestmark = [pytest.mark.integration, pytest.mark.parametrize("loop", sorted(LOOPS))]
 
 
+def a_watchdog() -> Watchdog:
+    loop = asyncio.get_running_loop()
+    clock = LoopClock(loop)
+    clock.hold()
+    return Watchdog(loop, clock)
+
+
 def test_a_wait_beyond_its_deadline_is_ended(loop: str) -> None:
     """It can tell that it was the deadline, and the task may go on."""
 
     async def job() -> None:
-        dog = Watchdog(asyncio.get_running_loop())
+        dog = a_watchdog()
         dog.arm(asyncio.get_running_loop().time() + 0.01)
         with pytest.raises(asyncio.CancelledError):
             await asyncio.get_running_loop().create_future()
@@ -35,7 +43,7 @@ def test_a_later_deadline_holds_also_where_the_timer_fires_for_the_earlier_one(l
 
     async def job() -> None:
         here = asyncio.get_running_loop()
-        dog = Watchdog(here)
+        dog = a_watchdog()
         dog.arm(here.time() + 0.01)
         dog.disarm()
         dog.arm(here.time() + 30)
@@ -60,7 +68,7 @@ def test_what_arrived_while_the_loop_stood_still_is_read(loop: str) -> None:
                 far.send(b"x")
                 time.sleep(0.1)
 
-            dog = Watchdog(here)
+            dog = a_watchdog()
             here.call_soon(stand_still)
             dog.arm(here.time() + 0.01)
             assert await here.sock_recv(near, 1) == b"x"

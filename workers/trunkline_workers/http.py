@@ -7,7 +7,8 @@ worker's configuration passes those variables on.
 
 A connection is owned by a task of this client from the request to the close, not by the task that
 reads: cancelling a reader twice, or before the first byte, then can't leak a connection
-(encode/httpx#3782). This file knows no provider.
+(encode/httpx#3782). A call that ends early cuts its socket, whatever of the request is still to be
+sent, and holds its slot until the socket is gone. This file knows no provider.
 """
 
 from __future__ import annotations
@@ -16,28 +17,41 @@ import asyncio
 import contextlib
 import importlib.util
 import ssl
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Coroutine, Mapping
+from collections.abc import (
+    AsyncIterable,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Mapping,
+)
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar, cast
+from urllib.parse import urlsplit
 
-import aiohttp
 import httpx
-from httpx_aiohttp import HttpxAiohttpClient
 from trunkline_protocol.attribution import attribution_headers
 from trunkline_protocol.failure import Code, LlmError, LlmFailure
 
 from trunkline_workers.clocks import StreamClocks, StreamLimits
+from trunkline_workers.connection_aiohttp import AiohttpClient, AiohttpConnection, Resolver
+from trunkline_workers.connection_httpcore import HttpcoreClient, HttpcoreConnection
+from trunkline_workers.connections import Connection, ConnectionPool
+from trunkline_workers.inflate import DECODABLE, InflateError, Inflater
+from trunkline_workers.loop_clock import LoopClock
 from trunkline_workers.tracing import note_response
+from trunkline_workers.transport_failure import transport_failure
+from trunkline_workers.turns import Turns
 from trunkline_workers.watchdog import Watchdog
+from trunkline_workers.wires import Wires
 
 _T = TypeVar("_T")
 TransportName = Literal["aiohttp", "httpx"]
 
 _DRAIN_S: Final = 0.1  # for the end of a body that is complete, so that its connection is reused
-_BEGIN_S: Final = 0.5  # a request begins within a few turns of the loop
-_KEPT_S: Final = 30.0  # below the 60 s and more after which provider front ends close
 _CLOSE_S: Final = 5.0  # for all connections when the worker ends
-_DECODABLE: Final = frozenset({"", "identity", "gzip", "deflate"})
+_READ_BYTES: Final = 16 * 1024  # at a time: what is made of a read takes some milliseconds at most
+_SENT_BYTES: Final = 64 * 1024  # of a body at a time; the transports copy what they are given
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +84,7 @@ class HttpRequest:
 
 
 class HttpClient:
-    """Connections to one provider."""
+    """Connections to providers."""
 
     def __init__(self, options: ClientOptions) -> None:
         """Describe the client; nothing is opened yet.
@@ -81,181 +95,160 @@ class HttpClient:
         if options.http2 and importlib.util.find_spec("h2") is None:
             raise ValueError("http2: needs the package `h2` (pip install trunkline[http2])")
         self._options = options
-        self._client: httpx.AsyncClient | None = None
-        self._tls: ssl.SSLContext | None = None  # of the clients for HTTP/2
-        self._spare: list[httpx.AsyncClient] = []  # those that no exchange uses
+        self._clock: LoopClock | None = None
+        self._pool: ConnectionPool | None = None
         self._slots = asyncio.Semaphore(options.max_connections)
         self._in_use = 0
-        self._owners: set[asyncio.Task[Any]] = set()
+        self._exchanges: set[asyncio.Task[Any]] = set()
+        self._closings: set[asyncio.Task[Any]] = set()
 
     @property
     def in_use(self) -> int:
-        """Connections that calls hold at this moment."""
+        """Connections that calls hold at this moment, those that are being cut included."""
         return self._in_use
 
     async def open(self) -> None:
         """Make the client ready; it connects nothing yet."""
-        if self._client is None:
+        if self._pool is None:
+            trust_env = self._options.trust_env
             # Certificates are read from disk, in tens of milliseconds.
-            self._tls = await asyncio.to_thread(_certificates, self._options)
-            self._client = await asyncio.to_thread(_new_client, self._options, self._tls)
+            tls = await asyncio.to_thread(httpx.create_ssl_context, trust_env=trust_env)
+            self._clock = LoopClock(asyncio.get_running_loop())
+            self._pool = ConnectionPool(
+                _maker(self._options, tls),
+                self._options.max_connections if self._options.keep_alive else 0,
+                lambda connection: self.own(connection.close()),
+            )
 
     async def close(self) -> None:
         """Close every connection; responses that are still open are cut."""
-        owners = list(self._owners)
-        for task in owners:
+        for task in self._exchanges:
             task.cancel()
-        if owners:
-            await asyncio.wait(owners, timeout=_CLOSE_S)
-        client, self._client = self._client, None
-        for each in (*self._spare, *(() if client is None else (client,))):
-            await each.aclose()
-        self._spare.clear()
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()
+        for tasks in (self._exchanges, self._closings):
+            if tasks:
+                await asyncio.wait(list(tasks), timeout=_CLOSE_S)
 
     async def send(self, request: HttpRequest, limits: StreamLimits) -> HttpResponse:
         """Send a request and wait for the head of its answer.
 
-        Safe to cancel: the connection is closed and its slot returned, whatever point was reached.
+        Safe to cancel: the connection is cut and its slot returned, whatever point was reached.
 
         Raises:
-            LlmError: `TIMEOUT` with the name of the limit, `TRANSPORT`, or `INVALID_REQUEST` for a
-                request that can't be sent.
+            LlmError: `TIMEOUT` with the name of the limit, `TRANSPORT`, `INVALID_REQUEST` for a
+                request that cannot be sent, or `INVALID_ADAPTER` for a certificate that this worker
+                does not trust.
         """
-        await self._take_slot(limits)
-        clocks = StreamClocks(limits)
-        exchange = _Exchange(self, request, limits)
-        watchdog = Watchdog(asyncio.get_running_loop())
-        response = HttpResponse(exchange, clocks, watchdog)
+        pool, clock = self._pool, self._clock
+        if pool is None or clock is None:
+            raise AssertionError("the client is used before open()")
+        clock.hold()
+        watchdog = Watchdog(asyncio.get_running_loop(), clock)
         try:
-            await response.receive_head()
-        except BaseException:  # a cancel too: the connection is closed
+            await self._take_slot(limits, watchdog, clock)
+        except BaseException:
+            watchdog.close()
+            clock.release()
+            raise
+        exchange = _Exchange(request, pool, self)
+        response = HttpResponse(exchange, StreamClocks(limits), watchdog, clock)
+        try:
+            await response.receive_head(limits.connect_s)
+        except BaseException:  # a cancel too: the connection is cut
             await response.close()
             raise
         return response
 
-    async def _take_slot(self, limits: StreamLimits) -> None:
-        if self._client is None:
-            raise AssertionError("the client is used before open()")
+    async def _take_slot(self, limits: StreamLimits, watchdog: Watchdog, clock: LoopClock) -> None:
+        watchdog.arm(clock.now_s() + limits.pool_s)
         try:
-            async with asyncio.timeout(limits.pool_s):
-                await self._slots.acquire()
-        except TimeoutError:
-            text = f"no free connection within {limits.pool_s:g} s (pool limit of this worker)"
-            raise LlmError(LlmFailure(text, Code.TRANSPORT)) from None
+            await self._slots.acquire()
+        except asyncio.CancelledError:
+            if watchdog.took_effect():
+                text = f"no free connection within {limits.pool_s:g} s (pool limit of this worker)"
+                raise LlmError(LlmFailure(text, Code.TRANSPORT)) from None
+            raise
+        finally:
+            watchdog.disarm()
         self._in_use += 1
 
-    def lend(self) -> httpx.AsyncClient:
-        """Return the client for one exchange.
-
-        With HTTP/2 each exchange has a connection of its own: httpcore sends no RST_STREAM (seen
-        with 1.0.9), so that a provider stops only when the connection closes, and that must not be
-        the one of other calls.
-        """
-        if self._client is None:
-            raise AssertionError("the client is used before open()")
-        if not self._options.http2:
-            return self._client
-        return self._spare.pop() if self._spare else _new_client(self._options, self._tls)
-
-    async def take_back(self, client: httpx.AsyncClient, *, is_clean: bool) -> None:
-        """Take back what `lend` gave.
-
-        Args:
-            client: that was lent.
-            is_clean: its exchange was read to the end.
-        """
-        if client is self._client:
-            return
-        if is_clean and self._client is not None:
-            self._spare.append(client)
-        else:
-            await client.aclose()
-
     def return_slot(self) -> None:
-        """Give back the slot of an exchange that has ended."""
+        """Give back the slot of an exchange whose socket is gone, or free for another call."""
         self._in_use -= 1
         self._slots.release()
+        if self._clock is not None:
+            self._clock.release()
+
+    def start(self, exchange: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run an exchange; `close` cancels and awaits it."""
+        return _run(exchange, self._exchanges)
 
     def own(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run work that must end even if the call that needs it is gone; `close` awaits it."""
-        task = asyncio.get_running_loop().create_task(work)
-        self._owners.add(task)
-        task.add_done_callback(self._owners.discard)
-        return task
+        return _run(work, self._closings)
 
     def stream(
-        self,
-        client: httpx.AsyncClient,
-        request: HttpRequest,
-        limits: StreamLimits,
-        began: asyncio.Event,
+        self, connection: Connection, request: HttpRequest, body: SentBody
     ) -> contextlib.AbstractAsyncContextManager[httpx.Response]:
         """Return httpx's own context of a streamed request.
 
         Args:
-            client: from `lend`.
+            connection: of the request.
             request: to send.
-            limits: for the connection.
-            began: is set when the transport may be cancelled without losing a connection.
+            body: of the request.
         """
-        # aiohttp's `pool` limit also covers what its `connect` one leaves out: names and TLS.
-        timeout = httpx.Timeout(None, connect=limits.connect_s, pool=limits.connect_s)
-        return client.stream(
-            request.method,
-            request.url,
-            headers=request.headers,
-            content=request.content,
-            timeout=timeout,
-            extensions=self._extensions(began),
-        )
-
-    def _extensions(self, began: asyncio.Event) -> dict[str, Any] | None:
-        """Have httpcore tell when it is safe to cancel.
-
-        Cancelled between choosing a connection, connecting it and sending on it, its pool keeps the
-        unused connection for ever (seen with httpcore 1.0.9). aiohttp has no such moment.
-        """
-        if self._options.transport == "aiohttp" and not self._options.http2:
-            began.set()
-            return None
 
         async def trace(name: str, info: Mapping[str, object]) -> None:
             del info
-            if name == "connection.start_tls.started":
-                return  # cancelled in it, the socket stays open until it is collected
-            if name.endswith(".started"):
-                began.set()
-            elif name.startswith("connection.") and name.endswith(".complete"):
-                began.clear()
+            if name.endswith(".send_request_headers.started"):
+                connection.wires.connected()
 
-        return {"trace": trace}
+        headers: dict[str, str] = dict(request.headers)
+        content: bytes | SentBody | None = request.content
+        if content is not None and len(content) > _SENT_BYTES:
+            headers["content-length"] = str(len(content))
+            content = body
+        return connection.client.stream(
+            request.method,
+            request.url,
+            headers=headers,
+            content=content,
+            timeout=None,  # limits are the response's: these would count a loop that is late
+            extensions={"trace": trace},
+        )
 
 
-def _certificates(options: ClientOptions) -> ssl.SSLContext | None:
-    """Read the certificates that several clients share."""
-    return httpx.create_ssl_context(trust_env=options.trust_env) if options.http2 else None
+def _run(work: Coroutine[Any, Any, None], tasks: set[asyncio.Task[Any]]) -> asyncio.Task[None]:
+    task = asyncio.get_running_loop().create_task(work)
+    tasks.add(task)
+    task.add_done_callback(tasks.discard)
+    return task
 
 
-def _new_client(options: ClientOptions, tls: ssl.SSLContext | None) -> httpx.AsyncClient:
+def _maker(options: ClientOptions, tls: ssl.SSLContext) -> Callable[[], Connection]:
+    """Return what makes connections."""
     headers = {**attribution_headers(), "accept-encoding": "identity"}
     if not options.keep_alive:
         headers["connection"] = "close"
     settings: dict[str, Any] = {  # httpx's own parameter types differ per parameter
         "headers": headers,
-        "limits": httpx.Limits(
-            max_connections=options.max_connections,
-            max_keepalive_connections=options.max_connections,
-            # Zero: aiohttp keeps a connection that the server has not asked to close.
-            keepalive_expiry=_KEPT_S if options.keep_alive else 0.0,
-        ),
+        "limits": httpx.Limits(max_connections=1, keepalive_expiry=None),
         "trust_env": options.trust_env,
         "follow_redirects": False,
         "event_hooks": {"request": [_attribute]},
     }
     if options.transport == "httpx" or options.http2:
-        verify = True if tls is None else tls
-        return httpx.AsyncClient(http2=options.http2, verify=verify, **settings)
-    return HttpxAiohttpClient(**settings)
+
+        def make() -> Connection:
+            wires = Wires()
+            client = HttpcoreClient(tls, wires, http2=options.http2, **settings)
+            return HttpcoreConnection(client, wires)
+
+        return make
+    resolver = Resolver()
+    return lambda: AiohttpConnection(AiohttpClient(tls, resolver, **settings), Wires())
 
 
 async def _attribute(request: httpx.Request) -> None:
@@ -264,59 +257,125 @@ async def _attribute(request: httpx.Request) -> None:
         request.headers[name] = value
 
 
-class _Exchange:
-    """One request and its response, owned by a task from the send to the close."""
+class SentBody:
+    """The body of a request, in pieces.
 
-    def __init__(self, client: HttpClient, request: HttpRequest, limits: StreamLimits) -> None:
-        self.connect_s = limits.connect_s
+    Args:
+        content: all of it.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+        self._at = 0
+
+    @property
+    def is_out(self) -> bool:
+        """Return whether the transport has asked for all of it, or it is sent in one piece."""
+        return self._at >= len(self._content) or len(self._content) <= _SENT_BYTES
+
+    def __aiter__(self) -> SentBody:
+        """Return the body itself; it is sent once."""
+        return self
+
+    async def __anext__(self) -> bytes:
+        """Return the next piece."""
+        if self._at >= len(self._content):
+            raise StopAsyncIteration
+        piece = self._content[self._at : self._at + _SENT_BYTES]
+        self._at += len(piece)
+        return piece
+
+
+class _Exchange:
+    """One request and its response, owned by a task from the send to the close.
+
+    Attributes:
+        connected: is set when the request is about to be sent, and when the exchange has ended.
+        head: of the response.
+        body: of the response, once its head is there.
+    """
+
+    def __init__(self, request: HttpRequest, pool: ConnectionPool, client: HttpClient) -> None:
+        self.connected = asyncio.Event()
         self.head: asyncio.Future[httpx.Response] = asyncio.get_running_loop().create_future()
         self.body: AsyncIterator[bytes] | None = None
         self._client = client
-        self._began = asyncio.Event()
+        self._connection: Connection | None = None
+        self._sent = SentBody(request.content or b"")
         self._closing = asyncio.Event()
         self._has_head = False
         self._is_complete = False
-        self._task = client.own(self._run(request, limits))
+        self._task = client.start(self._run(request, pool))
 
-    async def _run(self, request: HttpRequest, limits: StreamLimits) -> None:
-        head = self.head
-        client = self._client.lend()
-        is_clean = False
+    async def _run(self, request: HttpRequest, pool: ConnectionPool) -> None:
+        head, server = self.head, _server_of(request.url)
+        kept: str | None = None
         try:
-            async with self._client.stream(client, request, limits, self._began) as response:
+            self._connection = connection = await pool.take(server)
+            connection.wires.on_connected = self.connected.set
+            connection.enter()
+            async with self._client.stream(connection, request, self._sent) as response:
                 self._has_head = True
                 if not head.done():
                     head.set_result(response)
                 await self._closing.wait()
-                if self._is_complete and self.body is not None:
-                    is_clean = await _drain(self.body)
+                if await self._is_clean(connection):
+                    kept = response.headers.get("keep-alive", "")
+                else:
+                    connection.wires.abort()
         except Exception as exc:  # noqa: BLE001 - every failure belongs to the caller
             if not head.done():
                 head.set_exception(exc)
                 head.exception()  # seen, even if the caller has gone
         finally:
             head.cancel()
+            self.connected.set()
             try:
-                await self._client.take_back(client, is_clean=is_clean)
+                await self._part(pool, server, kept)
             finally:
                 self._client.return_slot()
 
+    async def _is_clean(self, connection: Connection) -> bool:
+        """Return whether the answer was read to its end and nothing of the request is left."""
+        if not self._is_complete or self.body is None:
+            return False
+        if connection.wires.is_sending or not self._sent.is_out:
+            return False
+        return await _drain(self.body)
+
+    async def _part(self, pool: ConnectionPool, server: str, kept: str | None) -> None:
+        """Part with the connection: it is kept if its `Keep-Alive` header was read, else cut."""
+        connection, self._connection = self._connection, None
+        if connection is None:
+            return
+        connection.wires.on_connected = None
+        if kept is None:
+            # Not in this task: the client that closes cancels it.
+            await asyncio.wait([self._client.own(connection.close())])
+        else:
+            pool.give_back(connection, server, kept)
+
     async def close(self, *, is_complete: bool) -> None:
-        """Close the connection, or give it back if the body is complete; idempotent."""
+        """Cut the connection, or give it back if the body is complete; idempotent."""
         self._is_complete = is_complete
         self._closing.set()
         if self._task.done() or is_complete:  # its end comes in the background
             return
+        if self._connection is not None:
+            self._connection.wires.abort()
         # A second cancellation stops the wait here, not the close itself.
         await asyncio.wait([self._task if self._has_head else self._client.own(self._abort())])
 
     async def _abort(self) -> None:
         """Cancel the request before its answer has begun."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_BEGIN_S):
-                await self._began.wait()
         self._task.cancel()
         await asyncio.wait([self._task])
+
+
+def _server_of(url: str) -> str:
+    """Return scheme, host and port of a URL."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 async def _drain(body: AsyncIterator[bytes]) -> bool:
@@ -342,52 +401,66 @@ class HttpResponse:
         headers: of the response, names in lower case.
     """
 
-    def __init__(self, exchange: _Exchange, clocks: StreamClocks, watchdog: Watchdog) -> None:
+    def __init__(
+        self, exchange: _Exchange, clocks: StreamClocks, watchdog: Watchdog, clock: LoopClock
+    ) -> None:
         self.status = 0
         self.headers: Mapping[str, str] = {}
         self._exchange = exchange
         self._clocks = clocks
         self._watchdog = watchdog
+        self._clock = clock
         self._body: AsyncIterator[bytes] | None = None
-        self._loop = asyncio.get_running_loop()
+        self._turns = Turns(asyncio.get_running_loop())
 
-    async def receive_head(self) -> None:
+    async def receive_head(self, connect_s: float) -> None:
         """Wait for status and headers.
+
+        Args:
+            connect_s: until the connection stands.
 
         Raises:
             LlmError: the request failed or a limit passed.
         """
+        connected = self._exchange.connected.wait()
+        if await self._within(connected, is_head=True, limit_s=connect_s) is None:
+            text = f"no connection to the provider: connect limit of {connect_s:g} s passed"
+            raise LlmError(LlmFailure(text, Code.TIMEOUT))
         response = await self._within(self._exchange.head, is_head=True)
+        if response is None:
+            raise AssertionError("a wait without a limit of its own gives what it waits for")
         self.status = response.status_code
         self.headers = {name.lower(): value for name, value in response.headers.items()}
         note_response(self.headers)
         encoding = self.headers.get("content-encoding", "").strip().lower()
-        if encoding not in _DECODABLE:
+        if encoding not in DECODABLE:
             text = f"the provider compressed its answer with {encoding!r}, which is not supported"
             raise LlmError(LlmFailure(text, Code.MALFORMED_RESPONSE))
-        is_plain = encoding in {"", "identity"}
-        # Without decompression the transport's own iterator does, and costs two hops less.
+        # The transport's own iterator costs two hops less than httpx's.
         stream = cast("AsyncIterable[bytes]", response.stream)
-        self._exchange.body = self._body = aiter(stream) if is_plain else response.aiter_bytes()
+        plain = encoding in {"", "identity"}
+        self._exchange.body = aiter(stream)
+        body = self._exchange.body
+        self._body = _cut(body) if plain else _inflated(body, Inflater(encoding))
 
     async def read(self) -> bytes:
-        """Return the next bytes of the body, `b""` at its end.
+        """Return the next bytes of the body, some KiB at most, `b""` at its end.
+
+        A body that comes faster than it is read leaves the loop to others between two reads.
 
         Raises:
             LlmError: `TIMEOUT` with the name of the limit, `TRANSPORT`, or `MALFORMED_RESPONSE` for
                 a body that can't be decompressed.
         """
+        data = await self.read_within(None)
+        return b"" if data is None else data
+
+    async def read_within(self, limit_s: float | None) -> bytes | None:
+        """Read like `read`, but return `None` if nothing came for `limit_s` seconds of the loop."""
         if self._body is None:
             raise AssertionError("the body is read before the head")
-        return await self._within(anext(self._body, b""), is_head=False)
-
-    async def read_within(self, limit_s: float) -> bytes | None:
-        """Read like `read`, but return `None` if nothing came for `limit_s` seconds."""
-        try:
-            async with asyncio.timeout(limit_s):
-                return await self.read()
-        except TimeoutError:
-            return None
+        await self._turns.share()
+        return await self._within(anext(self._body, b""), is_head=False, limit_s=limit_s)
 
     async def read_all(self, limit_bytes: int, first: bytes = b"") -> tuple[bytes, bool]:
         """Return the rest of the body and whether it is complete, `limit_bytes` at most."""
@@ -398,6 +471,19 @@ class HttpResponse:
             if size > limit_bytes:
                 return b"".join(parts)[:limit_bytes], False
         return b"".join(parts), True
+
+    async def read_some(self, limit_bytes: int) -> bytes:
+        """Return the beginning of the body, as far as it can be read."""
+        parts, size = list[bytes](), 0
+        with contextlib.suppress(LlmError):  # what came before the trouble is the answer
+            while size < limit_bytes and (data := await self.read()):
+                parts.append(data)
+                size += len(data)
+        return b"".join(parts)[:limit_bytes]
+
+    def clock_s(self) -> float:
+        """Return seconds of the loop, for a limit that spans several reads."""
+        return self._clock.now_s()
 
     def progressed(self) -> None:
         """Note that content came, which restarts the progress limit."""
@@ -412,61 +498,57 @@ class HttpResponse:
         self._watchdog.close()
         await self._exchange.close(is_complete=is_complete)
 
-    async def _within(self, wait: Awaitable[_T], *, is_head: bool) -> _T:
+    async def _within(
+        self, wait: Awaitable[_T], *, is_head: bool, limit_s: float | None = None
+    ) -> _T | None:
         """Await one thing from the provider, bounded by the clocks.
 
         The watchdog cancels this task when a limit passes. If the caller cancelled it too, that
-        wins: the call was aborted, not timed out.
+        wins: the call was aborted, not timed out. `None`: `limit_s` passed before any other limit.
         """
-        clocks, watchdog, loop = self._clocks, self._watchdog, self._loop
+        clocks, watchdog, clock = self._clocks, self._watchdog, self._clock
         has_bytes = False
-        watchdog.arm(clocks.arm(loop.time()))
+        now_s = clock.now_s()
+        deadline_s = clocks.arm(now_s)
+        is_own = limit_s is not None and now_s + limit_s < deadline_s
+        watchdog.arm(now_s + limit_s if is_own and limit_s is not None else deadline_s)
         try:
             result = await wait
             has_bytes = not is_head
         except asyncio.CancelledError:
-            if watchdog.took_effect():
-                raise LlmError(_limit_passed(clocks)) from None
-            raise
+            if not watchdog.took_effect():
+                raise
+            if is_own:
+                return None
+            raise LlmError(_limit_passed(clocks)) from None
+        except InflateError as exc:
+            text = "the answer could not be decompressed"
+            raise LlmError(LlmFailure(text, Code.MALFORMED_RESPONSE)) from exc
         except Exception as exc:  # of many types: httpx-aiohttp passes some of aiohttp's on
-            raise LlmError(transport_failure(exc, self._exchange.connect_s)) from exc
+            raise LlmError(transport_failure(exc)) from exc
         finally:
             watchdog.disarm()
-            clocks.disarm(loop.time(), has_bytes=has_bytes)
+            clocks.disarm(clock.now_s(), has_bytes=has_bytes)
         return result
+
+
+async def _cut(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Yield a body in pieces whose work is bounded."""
+    async for data in body:
+        if len(data) <= _READ_BYTES:
+            yield data
+            continue
+        for at in range(0, len(data), _READ_BYTES):
+            yield data[at : at + _READ_BYTES]
+
+
+async def _inflated(body: AsyncIterator[bytes], inflater: Inflater) -> AsyncIterator[bytes]:
+    """Yield what a compressed body stands for."""
+    async for data in body:
+        for piece in inflater.feed(data):
+            yield piece
 
 
 def _limit_passed(clocks: StreamClocks) -> LlmFailure:
     text = f"the provider was silent: {clocks.limit} limit of {clocks.limit_s:g} s passed"
     return LlmFailure(text, Code.TIMEOUT)
-
-
-def transport_failure(exc: Exception, connect_s: float) -> LlmFailure:
-    """Describe what went wrong between this worker and the provider; no URL, no header.
-
-    Args:
-        exc: an exception of httpx, or of the socket under it.
-        connect_s: the connect limit, for its message.
-    """
-    # httpx-aiohttp reports a connection that broke as ConnectTimeout, so the cause decides.
-    cause = exc.__cause__
-    is_timeout = not isinstance(cause, aiohttp.ClientError) or isinstance(cause, TimeoutError)
-    if isinstance(exc, httpx.ConnectTimeout) and is_timeout:
-        text = f"no connection to the provider: connect limit of {connect_s:g} s passed"
-        return LlmFailure(text, Code.TIMEOUT)
-    if isinstance(exc, httpx.PoolTimeout):
-        return LlmFailure("no free connection in this worker", Code.TRANSPORT)
-    if isinstance(exc, httpx.TimeoutException) and is_timeout:
-        return LlmFailure("the connection to the provider timed out", Code.TIMEOUT)
-    if isinstance(exc, httpx.DecodingError):
-        return LlmFailure("the answer could not be decompressed", Code.MALFORMED_RESPONSE)
-    if isinstance(exc, httpx.UnsupportedProtocol | httpx.InvalidURL | httpx.LocalProtocolError):
-        return LlmFailure(f"the request can't be sent: {exc}", Code.INVALID_REQUEST)
-    if isinstance(exc, ValueError) and not isinstance(exc, OSError):
-        return LlmFailure(f"the request can't be sent: {exc}", Code.INVALID_REQUEST)
-    # aiohttp's own text of an answer that is no HTTP holds the URL.
-    is_answer = isinstance(exc, aiohttp.ClientResponseError)
-    kind, said = type(exc).__name__, " ".join((exc.message if is_answer else str(exc)).split())
-    return LlmFailure(
-        f"the connection to the provider failed: {said or kind} ({kind})", Code.TRANSPORT
-    )

@@ -22,11 +22,7 @@ async def refusal(response: HttpResponse) -> LlmFailure:
 
 async def refusal_body(response: HttpResponse) -> bytes:
     """Return the beginning of the body of such a response, as far as it can be read."""
-    try:
-        body, _ = await response.read_all(_BODY_BYTES)
-    except LlmError:
-        return b""
-    return body
+    return await response.read_some(_BODY_BYTES)
 
 
 def refused(response: HttpResponse, body: bytes) -> LlmFailure:

@@ -2,12 +2,12 @@
 
 It yields one list per read, decides what kind of body a 2xx answer has by looking at it (providers
 mislabel both ways), and keeps the end tidy: after the provider's finish reason a short grace for
-usage and `[DONE]`, then a normal end, whether or not the connection closes.
+usage and `[DONE]`, then a normal end, whether or not the connection closes. A finish reason that
+content follows holds no longer: then only the end of the body, or `[DONE]`, ends the answer.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from typing import Final, Protocol
 
@@ -20,6 +20,8 @@ from trunkline_workers.sse import MAX_EVENT_BYTES, EventTooLargeError, SseDecode
 _BLANK: Final = b" \t\r\n"
 _BOM: Final = b"\xef\xbb\xbf"
 _NO_EVENTS: Final = frozenset({b"{", b"[", b"<"})  # first bytes of JSON and of a web page
+_SHARED_GRACES: Final = 5  # for a finish reason in the payload of content, which proves less
+_IDLE_BYTES: Final = 4 * MAX_EVENT_BYTES  # without content; the keep-alives of a day stay below
 _SHOWN: Final = 200  # bytes of an unusable body that the failure quotes
 
 
@@ -28,8 +30,17 @@ class ResponseTranslator(Protocol):
 
     is_done: bool
     failure: LlmFailure | None
-    finish_reason: str | None
     moves: int
+
+    @property
+    def is_finishing(self) -> bool:
+        """Return whether the provider has said how the answer ends, and sent no content since."""
+        ...
+
+    @property
+    def shares_finish(self) -> bool:
+        """Return whether the finish reason came together with content."""
+        ...
 
     def feed(self, payloads: Iterable[bytes], /) -> list[StreamChunk]:
         """Take event payloads."""
@@ -89,7 +100,8 @@ class _Reader:
         self._grace_s = grace_s
         self._decoder = SseDecoder()
         self._has_begun = False
-        self._grace_left_s = grace_s  # for waiting, since the last content
+        self._grace_left_s: float | None = None  # for waiting, since the finish reason
+        self._idle_bytes = 0  # since the last content
 
     async def next_chunks(self) -> list[StreamChunk]:
         """Take one read."""
@@ -99,25 +111,31 @@ class _Reader:
             data: bytes | None = await _first_bytes(response)
             if data and data[:1] in _NO_EVENTS:
                 return await _whole(response, translator, data)
-        elif translator.finish_reason is None:
-            data = await response.read()
-        else:
+        elif translator.is_finishing:
             data = await self._read_within_grace()
+        else:
+            data = await response.read()
         if not data:
             return _at_end(self._decoder, translator)
         moves = translator.moves
         chunks = _fed(translator, self._decoder.feed(data))
+        self._idle_bytes += len(data)
         if translator.moves != moves:
-            self._grace_left_s = self._grace_s
+            self._grace_left_s, self._idle_bytes = None, 0
             response.progressed()
+        elif self._idle_bytes > _IDLE_BYTES:
+            text = f"the provider sent {_IDLE_BYTES >> 20} MiB without content"
+            raise LlmError(LlmFailure(text, Code.MALFORMED_RESPONSE))
         return chunks
 
     async def _read_within_grace(self) -> bytes | None:
-        """Read what follows a finish reason; keep-alives use the grace up, content restarts it."""
-        loop = asyncio.get_running_loop()
-        start_s = loop.time()
-        data = await self._response.read_within(self._grace_left_s)
-        self._grace_left_s -= loop.time() - start_s
+        """Read what follows a finish reason; keep-alives use the grace up."""
+        response, left_s = self._response, self._grace_left_s
+        if left_s is None:
+            left_s = self._grace_s * (_SHARED_GRACES if self._translator.shares_finish else 1)
+        start_s = response.clock_s()
+        data = await response.read_within(max(left_s, 0.0))
+        self._grace_left_s = left_s - (response.clock_s() - start_s)
         return data
 
 
@@ -132,13 +150,18 @@ def _fed(translator: ResponseTranslator, payloads: list[bytes]) -> list[StreamCh
 
 async def _first_bytes(response: HttpResponse) -> bytes:
     """Return the beginning of the body, at least to its first byte that is not blank."""
-    first = b""
+    first, blank_bytes = b"", 0
     while True:
         data = await response.read()
         first += data
         start = first.removeprefix(_BOM).lstrip(_BLANK)
         if not data or (start and not _BOM.startswith(first)):
             return start if start[:1] in _NO_EVENTS else first
+        if not start:  # blank lines before the first event mean nothing
+            blank_bytes += len(first)
+            first = b""
+        if blank_bytes > MAX_EVENT_BYTES:
+            raise EventTooLargeError(f"{MAX_EVENT_BYTES} bytes before the first event")
 
 
 async def _whole(

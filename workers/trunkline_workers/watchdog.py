@@ -1,19 +1,28 @@
 """One timer for all waits of a stream: it cancels the waiting task when a deadline passes.
 
 `asyncio.timeout` around every read would make and cancel a timer per read; here a read only notes
-its deadline, and the timer that is already running looks at it when it fires.
+its deadline, and the timer that is already running looks at it when it fires. Deadlines are seconds
+of a `LoopClock`: time in which the loop ran late is nobody's silence.
 """
 
 from __future__ import annotations
 
 import asyncio
 
+from trunkline_workers.loop_clock import LoopClock
+
 
 class Watchdog:
-    """Cancel the task that waits, unless it is disarmed in time."""
+    """Cancel the task that waits, unless it is disarmed in time.
+
+    Args:
+        loop: of the waiting tasks.
+        clock: of the deadlines, of the same loop.
+    """
 
     __slots__ = (
         "_cancelling",
+        "_clock",
         "_deadline_s",
         "_handle",
         "_has_fired",
@@ -22,8 +31,9 @@ class Watchdog:
         "_task",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: LoopClock) -> None:
         self._loop = loop
+        self._clock = clock
         self._handle: asyncio.TimerHandle | None = None
         self._task: asyncio.Task[object] | None = None
         self._deadline_s = 0.0
@@ -32,7 +42,7 @@ class Watchdog:
         self._is_looked_at = False
 
     def arm(self, deadline_s: float) -> None:
-        """Watch the current task's next wait until a second of the loop's clock."""
+        """Watch the current task's next wait until a second of the clock."""
         task = asyncio.current_task()
         if task is None:
             raise AssertionError("a response is read by a task")
@@ -41,7 +51,7 @@ class Watchdog:
         self._deadline_s = deadline_s
         self._is_looked_at = False
         handle = self._handle
-        if handle is None or handle.when() > deadline_s:
+        if handle is None or handle.when() > self._due_s():
             self._schedule()
 
     def disarm(self) -> None:
@@ -49,7 +59,7 @@ class Watchdog:
         self._task = None
 
     def took_effect(self) -> bool:
-        """Tell, after a cancellation, whether it was the deadline alone that caused it."""
+        """Return whether, after a cancellation, the deadline alone caused it."""
         task = self._task
         if not self._has_fired or task is None:
             return False
@@ -63,24 +73,25 @@ class Watchdog:
             self._handle.cancel()
             self._handle = None
 
+    def _due_s(self) -> float:
+        """Return the deadline as a second of the loop, if it is not late again."""
+        return self._deadline_s + self._clock.lost_s
+
     def _schedule(self) -> None:
         if self._handle is not None:
             self._handle.cancel()
-        self._handle = self._loop.call_at(self._deadline_s, self._on_timer)
+        self._handle = self._loop.call_at(self._due_s(), self._on_timer)
 
     def _on_timer(self) -> None:
         self._handle = None
         if self._task is None:
             return
-        late_s = self._loop.time() - self._deadline_s
-        if late_s < 0:
+        if self._clock.now_s() < self._deadline_s:  # the loop was late meanwhile
             self._schedule()
-            return
-        if not self._is_looked_at:
-            # Time in which this loop did not run is nobody's silence, and what has arrived by now
-            # is read before it is missed.
+        elif not self._is_looked_at:
+            # What has arrived by now is read before it is missed.
             self._is_looked_at = True
-            self._handle = self._loop.call_later(late_s, self._on_timer)
-            return
-        self._has_fired = True
-        self._task.cancel()
+            self._handle = self._loop.call_later(0, self._on_timer)
+        else:
+            self._has_fired = True
+            self._task.cancel()

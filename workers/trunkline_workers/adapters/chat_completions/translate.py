@@ -71,6 +71,7 @@ class Translator:
         failure: why the response can't go on, to be raised after the chunks.
         finish_reason: the provider's own word, once it has said one.
         moves: payloads so far that brought content; a keep-alive adds nothing.
+        shares_finish: the finish reason came in a payload that brought content too.
     """
 
     def __init__(
@@ -96,6 +97,8 @@ class Translator:
         self.failure: LlmFailure | None = None
         self.finish_reason: str | None = None
         self.moves = 0
+        self.shares_finish = False
+        self._moves_at_finish = -1
         self._rules = rules
         self._classify = classify
         self._id_prefix = id_prefix
@@ -107,6 +110,14 @@ class Translator:
         self._by_index: dict[int, CallState] = {}
         inline = rules.inline_thinking
         self._think = None if inline == "off" else ThinkSplitter(is_open=inline == "prefilled")
+
+    @property
+    def is_finishing(self) -> bool:
+        """Return whether the provider has said how the answer ends, and sent no content since.
+
+        Some servers say `stop` in every payload. Content behind it shows that it means nothing.
+        """
+        return self.finish_reason is not None and self.moves == self._moves_at_finish
 
     # --- entry points -------------------------------------------------------------------------
 
@@ -194,10 +205,10 @@ class Translator:
         return out
 
     def fail(self, failure: LlmFailure) -> list[StreamChunk]:
-        """Take a failure of the transport; after a finish reason it is a normal end."""
+        """Take a failure of the transport; after a finish reason that holds it is a normal end."""
         if self.is_done:
             return []
-        if self.finish_reason is not None:
+        if self.is_finishing:
             return self.end()
         out: list[StreamChunk] = []
         self._fail(failure, out)
@@ -230,13 +241,15 @@ class Translator:
     def _take_choice(self, choice: Choice, out: list[StreamChunk]) -> None:
         if self.is_done:
             return
-        delta = choice.delta
+        delta, before = choice.delta, self.moves
         # Some servers say the whole answer again behind its pieces.
         if delta is not None and not (choice.is_whole and self._blocks):
             self._take_delta(delta, out)
         if choice.finish_reason and not self._is_no_reason(choice.finish_reason):
             if self.finish_reason is None:
+                self.shares_finish = self.moves != before
                 self.moves += 1
+                self._moves_at_finish = self.moves
             self.finish_reason = choice.finish_reason
         if choice.usage:
             self._usage.take(choice.usage)

@@ -189,11 +189,11 @@ class PydanticAiAdapter(HttpAdapter):
         response: Any = None
         try:
             async with _opened(model, request, exchange) as response:
-                exchange.is_finishing = lambda: _is_finishing(response)
+                exchange.has_finish = lambda: response.finish_reason is not None
                 async for event in response:
                     chunks = translator.take(event)
                     if chunks:
-                        exchange.progressed()
+                        exchange.progressed(is_content=event.event_kind != "part_end")
                         yield chunks
                 yield translator.finish(_Whole(response))
         except Exception as exc:  # of many types: the library's, the SDK's, pydantic's
@@ -230,10 +230,6 @@ async def _opened(model: Any, request: LibraryRequest, exchange: Exchange) -> As
         # Whatever ended the reading: the library only closes what is closed already by us.
         await exchange.close()
         await stream.__aexit__(None, None, None)
-
-
-def _is_finishing(response: Any) -> bool:
-    return response.finish_reason is not None
 
 
 class _Whole:

@@ -62,7 +62,7 @@ class Exchange:
         headers: added to the request.
         shown: of each read, to the library; `b""` for nothing.
         unfinished: measures the events of the body; `None`: it has none that end in blank lines.
-        is_finishing: whether the provider has said how the answer ends.
+        has_finish: whether the provider has said how the answer ends.
         failure: what went wrong on the wire, if anything did.
         requests: how many the library asked for; only the first is made.
         has_ended: the body was read to its end.
@@ -74,7 +74,7 @@ class Exchange:
     headers: Mapping[str, str]
     shown: Callable[[bytes], bytes] = _as_it_is
     unfinished: UnfinishedEvent | None = field(default_factory=UnfinishedEvent)
-    is_finishing: Callable[[], bool] = _never
+    has_finish: Callable[[], bool] = _never
     failure: LlmFailure | None = None
     requests: int = 0
     has_ended: bool = False
@@ -83,6 +83,12 @@ class Exchange:
     _reads: deque[bytes] = field(default_factory=deque[bytes])  # the last ones
     _reads_bytes: int = 0
     _grace_left_s: float | None = None
+    _is_early: bool = False  # content came behind the finish reason, which therefore means nothing
+
+    @property
+    def is_finishing(self) -> bool:
+        """Return whether the provider has said how the answer ends, and sent no content since."""
+        return not self._is_early and self.has_finish()
 
     @property
     def request_id(self) -> str | None:
@@ -154,9 +160,9 @@ class Exchange:
         if response is None:
             raise AssertionError("the body is read before the head")
         try:
-            data = await (self._within_grace(response) if self.is_finishing() else response.read())
+            data = await (self._within_grace(response) if self.is_finishing else response.read())
         except LlmError as exc:
-            if self.is_finishing():
+            if self.is_finishing:
                 return b""
             self.failure = exc.failure
             raise
@@ -179,15 +185,16 @@ class Exchange:
             self._reads_bytes -= len(reads.popleft())
 
     async def _within_grace(self, response: HttpResponse) -> bytes | None:
-        loop = asyncio.get_running_loop()
-        start_s = loop.time()
+        start_s = response.clock_s()
         left_s = self.limits.grace_s if self._grace_left_s is None else self._grace_left_s
         data = await response.read_within(max(left_s, 0.0))
-        self._grace_left_s = left_s - (loop.time() - start_s)
+        self._grace_left_s = left_s - (response.clock_s() - start_s)
         return data
 
-    def progressed(self) -> None:
-        """Note that content came."""
+    def progressed(self, *, is_content: bool) -> None:
+        """Note that chunks came; `is_content`: more than the end of a block."""
+        if is_content and self._grace_left_s is not None:
+            self._is_early = True
         if self._response is not None:
             self._response.progressed()
 
@@ -197,7 +204,7 @@ class Exchange:
         It counts as complete once the provider has said how the answer ends: some SDKs stop there.
         """
         if self._response is not None:
-            is_complete = self.has_ended or self.is_finishing()
+            is_complete = self.has_ended or self.is_finishing
             await self._response.close(is_complete=is_complete)
 
     def _refuse_second(self) -> NoReturn:
