@@ -67,6 +67,7 @@ class ListenedStream(Stream):
         self._listened = Assembly()
         self._reader: asyncio.Task[object] | None = None
         self._is_cancelled = self._is_interrupted = self._is_ended = False
+        self._owes_finish = False
 
     def __del__(self) -> None:
         """Nothing: the provider calls cancel themselves."""
@@ -102,6 +103,9 @@ class ListenedStream(Stream):
                 runtime is not usable.
             Exception: whatever a listener raises.
         """
+        if self._owes_finish:  # to a reader that goes on after its own wait was cancelled
+            self._owes_finish = False
+            return _ABORTED
         if self._is_ended:
             raise StopAsyncIteration
         chunk = await self._read()
@@ -140,8 +144,9 @@ class ListenedStream(Stream):
             return await anext(cast("AsyncIterator[object]", source), _END)
         except asyncio.CancelledError:
             # As `asyncio.timeout` does: only the cancellation that `cancel` asked for ends here.
-            if task is None or not self._is_interrupted or task.uncancel() > cancelling:
+            if task is None or not self._take_interrupt() or task.uncancel() > cancelling:
                 if isinstance(source, AsyncGenerator):  # it has ended by that
+                    self._owes_finish = self._listened.finish is None
                     self._abandon()
                 raise
             return _END
@@ -150,7 +155,13 @@ class ListenedStream(Stream):
             raise
         finally:
             self._reader = None
-            self._is_interrupted = False
+            if self._take_interrupt() and task is not None:
+                task.uncancel()  # a listener has swallowed ours: the task must not keep it
+
+    def _take_interrupt(self) -> bool:
+        """Return whether `cancel` has cancelled the reading task; once."""
+        is_interrupted, self._is_interrupted = self._is_interrupted, False
+        return is_interrupted
 
     def _abandon(self) -> None:
         """Let the provider calls go: a listener has ended by an exception."""
@@ -182,10 +193,15 @@ class ListenedStream(Stream):
     async def aclose(self) -> None:
         """Leave the stream: the listeners are closed and their provider calls cancelled.
 
+        If another task reads, its wait ends and it closes the listeners.
+
         Raises:
             Exception: whatever a listener raises while it is closed.
         """
-        if not self._is_ended:
+        self._owes_finish = False
+        if self._reader is not None and self._reader is not asyncio.current_task():
+            self.cancel()
+        elif not self._is_ended:
             self._is_cancelled = self._is_cancelled or self._listened.finish is None
             if self._listened.finish is None:
                 self._listened.follow([_ABORTED])

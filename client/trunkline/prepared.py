@@ -6,9 +6,9 @@ when a newer one has taken over the route meanwhile.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Awaitable, Callable, Mapping
 from time import monotonic
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol, Self, cast
 
 from trunkline_protocol.failure import Code, LlmError, LocalProtocolError, RemoteProtocolError
@@ -171,9 +171,19 @@ class PreparedLlmCall:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *exc: object) -> None:
-        with contextlib.suppress(LocalProtocolError):  # the runtime is closed: the lease runs out
+    async def __aexit__(
+        self,
+        exc_type: type[BaseException] | None,
+        exc: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
             await self.release()
+        except LocalProtocolError:
+            pass  # the runtime is closed: the lease runs out
+        except LlmError:
+            if exc_type is None:  # what the context raises is not hidden by a late answer
+                raise
 
 
 async def prepare(

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import uuid4
 
-from trunkline_protocol.codec import pack_body
-from trunkline_protocol.failure import LocalProtocolError
+from trunkline_protocol.codec import pack_body, unpack_body
+from trunkline_protocol.failure import LocalProtocolError, RemoteProtocolError
+from trunkline_protocol.frames import Body
 from trunkline_protocol.frozen import nests_deeper
 from trunkline_protocol.limits import MAX_BODY_BYTES, MAX_BODY_DEPTH
 from trunkline_protocol.messages import Message
@@ -150,6 +151,18 @@ def packed_argument(op: str, argument: object) -> bytes:
             f"{largest}: the question has {len(body)} bytes, at most {MAX_BODY_BYTES} are allowed"
         )
     return body
+
+
+def prepared_lease(op: str, answer: Body) -> bytes | None:
+    """Return the lease that an answer to a query grants; `None` for any other answer."""
+    if op != "prepareCall":
+        return None
+    try:
+        fields: object = unpack_body(answer)
+    except RemoteProtocolError:
+        return None
+    lease = cast("dict[str, object]", fields).get("lease") if isinstance(fields, dict) else None
+    return lease if isinstance(lease, bytes) else None
 
 
 def _entries(argument: object) -> Mapping[str, object]:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from time import monotonic
 from typing import Final, cast
 
-from trunkline_protocol.codec import Direction, begins_stream, decode, encode
+from trunkline_protocol.codec import Direction, begins_stream, decode, encode, pack_body
 from trunkline_protocol.curve import CurveKeys
 from trunkline_protocol.failure import LocalProtocolError, RemoteProtocolError
 from trunkline_protocol.frames import ToClientFrame
@@ -41,8 +41,10 @@ from trunkline.core.mux import ADAPTERS_UPDATED, Mux
 from trunkline.core.stream_state import StreamState
 from trunkline.errors import BrokerRefusedError, BrokerUnreachableError, ForkedClientError
 from trunkline.events import AdapterEvents, tell
+from trunkline.request import prepared_lease
 from trunkline.stream import RetryEvent, RetryObserver
 
+GIVE_BACK_S: Final = 5.0  # nobody waits for the answer
 CLOSE_S: Final = 0.25  # how long closing waits for the broker
 STRICT_VARIABLE: Final = "TRUNKLINE_STRICT_LIVENESS"  # set by the tests of this project
 _NEVER_S: Final = float("inf")
@@ -191,9 +193,21 @@ class Shell:
         self._arm()
         try:
             return await answer
+        except asyncio.CancelledError:
+            if answer.done() and not answer.cancelled():
+                self._give_back(op, answer.result())
+            raise
         finally:
             del self._answers[query]
             self.perform(self.mux.abandon(query))
+
+    def _give_back(self, op: str, unread: Answered) -> None:
+        """Release the prepared call of an answer that came in the turn of its reader's end."""
+        lease = prepared_lease(op, unread.body) if unread.failure is None else None
+        if lease is not None and not self._is_closing:
+            body = pack_body({"lease": lease})
+            self.perform(self.mux.ask("releaseCall", "", body, GIVE_BACK_S, monotonic())[1])
+            self._arm()
 
     def observe(self, call: CallId, observer: RetryObserver | None) -> None:
         """Have an observer told of the retries of a call; `None`: no more."""

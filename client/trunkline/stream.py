@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator
 from time import monotonic
 from types import TracebackType
@@ -350,22 +351,32 @@ class Stream:
 class BlockStream:
     """One model call as completed blocks, in order; entered, left and cancelled like `Stream`.
 
-    A failed stream yields the blocks that were complete; `finish` says that it failed.
+    A failed stream yields the blocks that were complete; `finish` says that it failed. Cancelling a
+    task that waits for a block loses nothing.
     """
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
-        self._blocks = self._iterate()
+        self._queue = BlockQueue()
+        self._blocks: deque[ContentBlock] = deque()
 
-    async def _iterate(self) -> AsyncIterator[ContentBlock]:
-        queue = BlockQueue()
-        async for chunks in self.stream.batches():
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> ContentBlock:
+        """Return the next block.
+
+        Raises:
+            StopAsyncIteration: the stream has ended, and `finish` tells why.
+            LocalProtocolError: as `Stream`.
+        """
+        while not self._blocks:
+            chunks = await self.stream.next_batch()
+            if not chunks:
+                raise StopAsyncIteration
             for chunk in chunks:
-                for block in queue.push(chunk):
-                    yield block
-
-    def __aiter__(self) -> AsyncIterator[ContentBlock]:
-        return self._blocks
+                self._blocks.extend(self._queue.push(chunk))
+        return self._blocks.popleft()
 
     async def __aenter__(self) -> Self:
         await self.stream.__aenter__()

@@ -231,3 +231,70 @@ def test_use_is_bounded_and_checked(monkeypatch: pytest.MonkeyPatch) -> None:
             waterfalls.use(cast("Any", wrong), through)
     with pytest.raises(LocalProtocolError, match="listener"):
         waterfalls.use("llm/stream", cast("Any", None))
+
+
+async def test_a_reader_that_goes_on_after_a_timeout_gets_one_finish() -> None:
+    """The listener has ended by it, and the provider call is cancelled."""
+    world = World(hangs=True)
+    world.waterfalls.use("llm/stream", _generator)
+    stream = world.stream()
+    assert await anext(stream) == TextDelta(0, "m")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await anext(stream)
+    rest = await chunks_of(stream)
+    assert [type(chunk) for chunk in rest] == [Finish]
+    assert stream.finish is not None
+    assert stream.finish.kind == "aborted"
+    assert "cancel" in world.calls[0].notes
+    assert await chunks_of(stream) == []
+
+
+async def _generator(_: GenerateOptions, next_: NextStream) -> AsyncIterator[StreamChunk]:
+    async for chunk in next_():
+        yield chunk
+
+
+async def test_a_listener_that_swallows_a_cancellation_leaves_none_in_the_reader() -> None:
+    """Its timeouts and task groups would take it for their own."""
+
+    async def deaf(_: GenerateOptions, next_: NextStream) -> AsyncIterator[StreamChunk]:
+        try:
+            async for chunk in next_():
+                yield chunk
+        except asyncio.CancelledError:
+            yield TextDelta(0, "what?")
+
+    world = World(hangs=True)
+    world.waterfalls.use("llm/stream", deaf)
+    stream = world.stream()
+    await anext(stream)
+
+    async def read() -> int:
+        async for _ in stream:
+            pass
+        task = asyncio.current_task()
+        assert task is not None
+        return task.cancelling()
+
+    reader = asyncio.ensure_future(read())
+    for _ in range(3):
+        await asyncio.sleep(0)
+    stream.cancel()
+    assert await asyncio.wait_for(reader, 5) == 0
+    assert stream.finish is not None
+
+
+async def test_a_stream_is_closed_while_another_task_reads() -> None:
+    """The reader gets the finish, or the end."""
+    world = World(hangs=True)
+    world.waterfalls.use("llm/stream", _generator)
+    stream = world.stream()
+    await anext(stream)
+    reader = asyncio.ensure_future(chunks_of(stream))
+    for _ in range(3):
+        await asyncio.sleep(0)
+    await asyncio.wait_for(stream.aclose(), 5)
+    assert [type(chunk) for chunk in await reader] == [Finish]
+    assert world.calls[0].notes[-1] == "close"
+    assert await chunks_of(stream) == []
