@@ -38,9 +38,9 @@ class _Receiver:
         """Pass on that nothing more comes for now."""
         self._drained()
 
-    def on_rejected(self, peer: bytes, code: str, message: str) -> None:
+    def on_rejected(self, peer: bytes, code: str, message: str, request: int | None = None) -> None:
         """Report bytes that are no frame."""
-        self._report(FrameRejected(self.side, peer, code, message))
+        self._report(FrameRejected(self.side, peer, code, message, request))
 
     def on_gone(self, peer: bytes, *, is_stuck: bool = False) -> None:
         """Report the end of a connection."""

@@ -86,8 +86,8 @@ class Receiver(Protocol):
         """Take a decoded frame of a local process of another user."""
         ...
 
-    def on_rejected(self, peer: bytes, code: str, message: str) -> None:
-        """Take note of a frame that could not be decoded."""
+    def on_rejected(self, peer: bytes, code: str, message: str, request: int | None = None) -> None:
+        """Take note of a frame that could not be decoded; `request`: its number, if it has one."""
         ...
 
     def on_gone(self, peer: bytes, *, is_stuck: bool = False) -> None:
@@ -290,7 +290,7 @@ class Router:
         try:
             frame = decode(parts, self._way)
         except RemoteProtocolError as exc:
-            self._to.on_rejected(peer, exc.code, str(exc))
+            self._to.on_rejected(peer, exc.code, str(exc), exc.request)
         else:
             if known.is_guest:
                 self._to.on_guest_frame(peer, frame, known.pid)

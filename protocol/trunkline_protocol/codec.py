@@ -18,7 +18,7 @@ import msgpack  # pyright: ignore[reportMissingTypeStubs]  # it ships none
 from trunkline_protocol import call_frames, frames, limits, worker_frames
 from trunkline_protocol.failure import RemoteProtocolError
 from trunkline_protocol.ids import STREAM_KEY_BYTES, StreamKey
-from trunkline_protocol.wire_checks import list_of
+from trunkline_protocol.wire_checks import MAX_UINT, list_of
 
 BAD_FRAME: Final = "BAD_FRAME"
 UNKNOWN_KIND: Final = "UNKNOWN_KIND"
@@ -246,17 +246,22 @@ def _unpack_envelope(kind: frames.Body, packed: frames.Body) -> dict[Any, Any]:
 def _what_is_wrong(
     spec: _FrameSpec, envelope: dict[Any, Any], kind: frames.Body
 ) -> RemoteProtocolError:
-    """Name the first field that a reader has stumbled over."""
+    """Name the first field that a reader has stumbled over, and the request if there is one."""
+    request = envelope.get("request")
+    if type(request) is not int or not 0 <= request <= MAX_UINT:
+        request = None
     for item in spec.fields:
         value = envelope.get(item.key)
         if value is None:
             if item.default is MISSING:
-                return RemoteProtocolError(f"{_text(kind)}: {item.key} is missing", BAD_FRAME)
+                text = f"{_text(kind)}: {item.key} is missing"
+                return RemoteProtocolError(text, BAD_FRAME, request)
             continue
         try:
             item.check(value)
         except ValueError as exc:
-            return RemoteProtocolError(f"{_text(kind)}: {item.key} must be {exc}", BAD_FRAME)
+            text = f"{_text(kind)}: {item.key} must be {exc}"
+            return RemoteProtocolError(text, BAD_FRAME, request)
     raise AssertionError("the reader has made the same checks")
 
 

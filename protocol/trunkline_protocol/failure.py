@@ -128,11 +128,13 @@ class RemoteProtocolError(ProtocolError):
 
     Attributes:
         code: stable text for the counter of refusals.
+        request: the number of the request that the frame makes, where it could be read.
     """
 
-    def __init__(self, message: str, code: str = "MALFORMED") -> None:
+    def __init__(self, message: str, code: str = "MALFORMED", request: int | None = None) -> None:
         super().__init__(message)
         self.code = code
+        self.request = request
 
 
 class LlmError(TrunklineError):

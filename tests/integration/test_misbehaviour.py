@@ -9,6 +9,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,3 +211,47 @@ async def test_a_plugin_that_cannot_start_says_why_at_once(way: str) -> None:
 
 def test_every_way_has_a_name_of_its_own() -> None:
     assert len(set(WAYS)) == len(RAISED) + len(DONE) + len(RETURNED) >= 40
+
+
+LIMITED = """
+import asyncio
+from trunkline_protocol.chunks import BlockStart, Finish, FinishReason, TextDelta
+from trunkline_workers.adapters.scripted.adapter import ScriptedAdapter
+
+
+class Limited(ScriptedAdapter):
+    async def stream(self, options):
+        yield BlockStart(0, "text")
+        try:
+            async with asyncio.timeout(0.2):
+                while True:
+                    yield TextDelta(0, "a")
+        except TimeoutError:
+            if options.model == "goes-on":
+                yield [TextDelta(0, "b"), Finish(FinishReason("stop"))]
+            raise
+"""
+
+
+@pytest.mark.parametrize(("model", "failure"), [("raises", "TimeoutError"), ("goes-on", "")])
+async def test_a_time_limit_around_a_whole_response_works_while_its_reader_is_slow(
+    tmp_path: Path, model: str, failure: str
+) -> None:
+    """The limit fires while the puller waits for credit; the adapter gets it, and the call ends."""
+    file = tmp_path / "limited.py"
+    file.write_text(LIMITED)
+    async with a_worker(adapter=f"{file}:Limited") as worker:
+        broker = worker.broker
+        start = await worker.start(model=model, window_chunks=4)
+        stream = worker.stream(start)
+        while len(stream.chunks) < 4:
+            await broker.lane_frame()
+        for _ in range(2):  # the limit passes meanwhile
+            await broker.receive(Heartbeat)
+        await broker.send(credit_for(start, stream))
+        whole = await broker.whole_stream(start)
+        assert whole.finish is not None
+        told = whole.finish.reason.failure
+        assert (told.message if told is not None else "").endswith(failure)
+        assert (told is None) == (failure == "")
+        assert worker.child.poll() is None

@@ -7,12 +7,13 @@ from collections.abc import Callable
 from typing import Final, cast
 
 import zmq
-from trunkline_protocol.codec import Direction, decode, encode
+from trunkline_protocol.codec import Direction, decode
 from trunkline_protocol.curve import CurveKeys
 from trunkline_protocol.failure import RemoteProtocolError
 from trunkline_protocol.frames import ToWorkerFrame, WorkerFrame
 from trunkline_protocol.limits import MAX_OPEN_CALLS_PER_WORKER, MAX_PART_BYTES
 
+from trunkline_workers.core.fitting import fitted
 from trunkline_workers.raw_socket import RawSocket
 from trunkline_workers.transport import Handshakes, new_dealer
 
@@ -70,8 +71,14 @@ class ControlSocket:
         self._raw.connect(endpoint)
 
     def send(self, frame: WorkerFrame) -> None:
-        """Send a frame; one that no broker takes is counted and lost, as on a lossy link."""
-        if not self._raw.send(encode(frame)):
+        """Send a frame; one that no broker takes is counted and lost, as on a lossy link.
+
+        A short frame stands in for one that the broker would refuse; both are counted.
+        """
+        parts, is_short = fitted(frame)
+        if is_short:
+            self._count("control_shortened")
+        if parts is None or not self._raw.send(parts):
             self._count("control_unsent")
 
     def drain(self) -> None:

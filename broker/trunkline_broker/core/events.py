@@ -71,12 +71,13 @@ class WorkerFrameReceived:
 
 @record
 class FrameRejected:
-    """Bytes that are no frame; code and text are those of `RemoteProtocolError`."""
+    """Bytes that are no frame; code, text and request are those of `RemoteProtocolError`."""
 
     side: Side
     peer: bytes
     code: str
     message: str
+    request: int | None = None
 
 
 @record

@@ -282,3 +282,15 @@ def test_a_worker_that_holds_all_it_may_can_still_say_so() -> None:
     for kind, size in ((b"BYE", len(parts[1])), (b"REGISTER", limits.MAX_REGISTER_BYTES + 1)):
         with pytest.raises(RemoteProtocolError, match="too large"):
             codec.decode([kind, bytes(size)], Direction.WORKER_TO_BROKER)
+
+
+@pytest.mark.parametrize("request_number", [9, -1, "x", 2**63, None])
+def test_what_cannot_be_decoded_names_its_request_where_it_can_be_read(
+    request_number: object,
+) -> None:
+    """A worker that waits for the answer to its registrations waits no longer."""
+    envelope = {"request": request_number, "adapters": [], "discovery": [5]}
+    parts = [frames.Registrations.KIND, codec.pack_body(envelope)]
+    with pytest.raises(RemoteProtocolError) as caught:
+        codec.decode(parts, Direction.WORKER_TO_BROKER)
+    assert caught.value.request == (9 if request_number == 9 else None)

@@ -226,3 +226,30 @@ def test_giving_back_waits_for_a_broker() -> None:
     link.register()
     assert link.withdraw() == []
     assert control(link.on_registered(registered())) == [Registrations(2, ())]
+
+
+def test_an_undecided_request_is_repeated_and_a_decided_one_is_not() -> None:
+    link = a_link()
+    link.register()
+    link.on_registered(registered())
+    request, _ = link.ask(ROUTES)
+    asked: list[float] = []
+    for now_s in range(20):
+        link.on_word(float(now_s))
+        frames = control(link.on_tick(float(now_s), 0.0))
+        assert frames in ([], [Registrations(request, ROUTES.adapters)])
+        asked += [now_s] * len(frames)
+    assert asked == [5, 10, 15]
+    link.on_committed(Committed(request))
+    assert link.on_tick(20.0, 0.0) == []
+
+
+def test_a_worker_that_gives_its_routes_back_ends_the_wait_for_a_request() -> None:
+    link = a_link()
+    link.register()
+    link.on_registered(registered())
+    request, _ = link.ask(ROUTES)
+    resolved = link.withdraw()[0]
+    assert isinstance(resolved, Resolve)
+    assert (resolved.request, resolved.code) == (request, "STOPPING")
+    assert link.on_committed(Committed(request)) == []

@@ -47,6 +47,7 @@ EXIT_OK: Final = 0
 EXIT_BROKEN: Final = 1  # an invariant of the host broke; the traceback is in the log
 EXIT_CONFIG: Final = 2  # wrong options, no such adapter, the adapter cannot open
 EXIT_REFUSED: Final = 3  # the broker does not want this process
+ASK_AGAIN_S: Final = 5.0  # an undecided request for registrations; up to 4 MiB, so not often
 EXIT_ORPHANED: Final = 4  # no broker for the orphan timeout
 
 _LEAVING: Final = "this worker is about to leave"
@@ -102,6 +103,7 @@ class BrokerLink:
         self._last_word_s = now_s
         self._next_request = 1
         self._asked: Registrations | None = None  # waits for COMMITTED or REFUSED
+        self._repeat_at_s: float | None = None  # when that is sent again
         self._committed: Registrations | None = None
         self._withdrawn: Registrations | None = None  # the empty set, once this worker leaves
 
@@ -235,7 +237,7 @@ class BrokerLink:
         return [Count(f"refused_{frame.code}")]
 
     def on_tick(self, now_s: float, lateness_s: float) -> list[Effect]:
-        """Leave if no broker was heard for the orphan timeout.
+        """Leave if no broker was heard for the orphan timeout; repeat a request that is undecided.
 
         Args:
             now_s: monotonic seconds.
@@ -246,8 +248,19 @@ class BrokerLink:
             self._last_word_s += lateness_s
         silent_s = now_s - self._last_word_s
         if silent_s <= self._orphan_timeout_s:
-            return []
+            return self._asked_again(now_s)
         return [Exit(EXIT_ORPHANED, f"no broker for {silent_s:.0f} s")]
+
+    def _asked_again(self, now_s: float) -> list[Effect]:
+        """Repeat an undecided request now and then: its frame or its answer may be lost."""
+        if self._asked is None or not self.is_registered:
+            self._repeat_at_s = None
+            return []
+        if self._repeat_at_s is None or now_s < self._repeat_at_s:
+            self._repeat_at_s = self._repeat_at_s or now_s + ASK_AGAIN_S
+            return []
+        self._repeat_at_s = now_s + ASK_AGAIN_S
+        return [SendControl(self._asked)]
 
 
 def _said(frame: Refused) -> str:
