@@ -171,8 +171,7 @@ async def test_the_endpoint_answers_nothing_else(broker: BrokerProcess) -> None:
         with contextlib.suppress(ConnectionResetError):
             answer = await asyncio.to_thread(silent[0].recv, 12)
             assert answer in {b"", b"HTTP/1.1 400", b"HTTP/1.1 431"}
-        assert (await asyncio.to_thread(page, broker))[0] == 503
-    await asyncio.to_thread(until, lambda: page(broker)[0] == 200, 10.0)
+        assert (await asyncio.to_thread(page, broker))[0] == 200  # they make room
 
 
 async def test_a_port_in_use_costs_the_metrics_and_nothing_else() -> None:
