@@ -24,9 +24,10 @@ LINTERS ?= .venv-linters
 SEED ?= 0
 FRAMES ?= 1000000
 BREAK ?=
+MINUTES ?= 120
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-random check format bench bench-peers bench-guard conformance field fuzz chaos coverage docs release audit deploy-check clean
+.PHONY: help demo test test-random check format bench bench-peers bench-guard conformance field fuzz chaos soak coverage docs release audit deploy-check clean
 
 help:
 	@echo "make demo [DEMO=--help]       the main job, shown: four agents, one model, two swaps"
@@ -40,6 +41,7 @@ help:
 	@echo "make conformance VECTORS=DIR  run a directory of reference vectors"
 	@echo "make field CASES=FILE         run a file of field cases"
 	@echo "make chaos SEED=n [BREAK=r]   injected faults, from a seed; without rule r it must fail"
+	@echo "make soak [MINUTES=120]       one broker under light load; fails if anything grows"
 	@echo "make fuzz [FRAMES=n SEED=n]    hostile frames on every socket of a broker"
 	@echo "make docs                     build the documentation site"
 	@echo "make release                  each extra, clean, on each Python: install, import, call"
@@ -145,6 +147,9 @@ fuzz: $(VENV)/.installed
 
 chaos: $(VENV)/.installed
 	@$(BIN)/python -m tests.chaos --seed $(SEED) --break "$(BREAK)"
+
+soak: $(VENV)/.installed
+	@$(BIN)/python -m tests.soak --minutes $(MINUTES)
 
 coverage: $(VENV)/.installed
 	@$(BIN)/python -m pytest -q --cov --cov-branch --cov-report=term-missing:skip-covered \

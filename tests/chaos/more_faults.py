@@ -112,7 +112,8 @@ async def crowd(world: World) -> None:
     for name in names:
         seed = world.random.randrange(1 << 30)
         providers = ["one", "one", "one", "two"]
-        world.start_player(name, seed, [world.links.direct], count=_CROWD, providers=providers)
+        more = {"count": _CROWD, "lines": 6, "longs": 16, "providers": providers}
+        world.start_player(name, seed, [world.links.direct], **more)
     await asyncio.gather(*(asyncio.to_thread(world.players[n].wait, 200 * SLOW) for n in names))
     await world.end_players(names)
 

@@ -25,7 +25,7 @@ from trunkline_workers.adapters.scripted.content import whole
 from tests.chaos import inside
 from tests.chaos.book import Book
 from tests.chaos.breaks import break_client
-from tests.chaos.patterns import PATTERNS, Board, kind_of
+from tests.chaos.patterns import PATTERNS, Board, kind_of, long_beside_short
 from tests.chaos.watched import Watch
 from tests.support.timing import SLOW, NotSoonEnoughError, until_async
 
@@ -48,6 +48,7 @@ class Orders:
         rest_s: mean pause of each line between two patterns.
         board: directory for tickets; empty: none.
         keys: key file for `tcp://`; empty: none.
+        longs: weight of the pattern of a long stream beside many short ones.
     """
 
     endpoints: list[str]
@@ -61,6 +62,7 @@ class Orders:
     board: str = ""
     keys: str = ""
     providers: list[str] = field(default_factory=lambda: ["one"])
+    longs: int = PATTERNS[long_beside_short]
 
 
 @dataclass(slots=True)
@@ -150,7 +152,8 @@ class Player:
             transport.close()
 
     async def _line(self) -> None:
-        patterns, weights = list(PATTERNS), list(PATTERNS.values())
+        patterns = list(PATTERNS)
+        weights = [self.orders.longs if p is long_beside_short else PATTERNS[p] for p in patterns]
         count, rest_s = self.orders.count, self.orders.rest_s
         while not self._is_over and (count == 0 or self._count < count):
             (pattern,) = self.random.choices(patterns, weights)
