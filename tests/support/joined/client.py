@@ -76,8 +76,9 @@ class Reader:
         """Take what is there, some turns later."""
         if self.is_asleep:
             self.is_asleep = False
-            late_s = self.shell.world.rng.choice((0, 1, 5)) * TURN_S
-            self.shell.world.clock.after(late_s, self.go_on)
+            world = self.shell.world
+            late_s = world.rng.choice((0, 1, 2)) * world.late_turns * TURN_S
+            world.clock.after(late_s, self.go_on)
 
 
 class ClientShell:

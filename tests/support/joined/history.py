@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from trunkline.core.mux import Mux
@@ -70,8 +71,9 @@ class History:
         """Play to the end and judge."""
         world, rng = self.world, self.rng
         clients = [world.a_client() for _ in range(rng.randint(1, 3))]
+        self.clock.after(0.5 + rng.random(), partial(self._long_beside_short, clients[0]))
         for client in clients:
-            for _ in range(rng.randint(1, 2)):
+            for _ in range(rng.randint(0, 2)):
                 self.clock.after(0.5 + rng.random(), self._an_agent(client))
         if self.has_faults:
             for _ in range(rng.randint(1, 6)):
@@ -96,22 +98,26 @@ class History:
     # --- what applications do ------------------------------------------------------------------
 
     def _an_agent(self, client: ClientShell) -> Callable[[], None]:
-        kinds = (self._long_beside_short, self._long_beside_short, self._some_calls, self._swarm)
+        kinds = (self._long_beside_short, self._some_calls, self._some_calls, self._swarm)
         kind = self.rng.choice(kinds)
         return lambda: kind(client) if client.is_alive else None
 
     def _long_beside_short(self, client: ClientShell) -> None:
         """A long call whose reader pauses and opens many short ones, more than once."""
         rng = self.rng
+        if not client.is_alive:
+            return
         reader = client.open("wide", Play(rng.randint(1200, 3000), rng.choice((16, 32, 200)), 0.0))
         reader.pauses[rng.randint(1, 430)] = 0.25  # until the worker has used up the window
         for _ in range(rng.randint(1, 3)):
-            reader.after[rng.randint(440, 620)] = lambda: self._shorts(client, 15)
+            # Credit for half a window goes out behind chunk 512: the windows fall beside it.
+            at = rng.choice((rng.randint(440, 620), rng.randint(513, 540)))
+            reader.after[at] = lambda: self._shorts(client, 15)
             reader.pauses[rng.randint(400, 1100)] = rng.choice((0.02, 0.25))
 
     def _shorts(self, client: ClientShell, count: int) -> None:
         for _ in range(count):
-            late_s = self.rng.choice((0.0, 0.0, self.rng.random() * 0.02))
+            late_s = self.rng.choice((0.0, 0.0, 0.0, self.rng.random() * 0.02))
             self.clock.after(late_s, lambda: self._a_short(client))
 
     def _a_short(self, client: ClientShell) -> None:

@@ -181,7 +181,7 @@ class PullerShell:
         self._clock.after(self._late_s(), self._ask)
 
     def _late_s(self) -> float:
-        return self._rng.choice((0, 1, 1, 3, 20)) * TURN_S
+        return self._rng.choice((0, 1, 1, 3)) * self.shell.world.late_turns * TURN_S
 
     def wake(self) -> None:
         """Ask for room again, some turns later; nothing if it does not sleep."""

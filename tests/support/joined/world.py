@@ -61,6 +61,7 @@ class World:
         self.clients: list[ClientShell] = []
         self.is_up = False
         self.lose = lose
+        self.late_turns = self.rng.choice((1, 3, 10))  # of pullers and readers that are woken
         self._max_delay_s = max_delay_s
         self._calls_type = calls_type
         self._mux_type = mux_type
