@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from trunkline.core.effects import BecameReady, Effects, OpenLane, Send, Wake
+from trunkline.core.effects import Answered, Effects, OpenLane, Send, Wake
 from trunkline.core.mux import Mux
 from trunkline.core.requests import CallRequest
 from trunkline.core.stream_state import StreamState
 from trunkline_protocol.chunks import BlockEnd, Finish, TextDelta
 from trunkline_protocol.codec import encode
 from trunkline_protocol.frames import ClientFrame, ToClientFrame
-from trunkline_protocol.ids import CallId, ClientId, RouteName
+from trunkline_protocol.ids import CallId, ClientId, QueryId, RouteName
 
 from tests.support.joined.worker import TURN_S, Play
 
@@ -95,6 +95,8 @@ class ClientShell:
         self.to_broker, self.from_broker, self.lane = world.pipe(), world.pipe(), world.pipe()
         self.waiters: dict[CallId, Reader] = {}  # the reader that sleeps, by call
         self.every_reader: list[Reader] = []
+        self.asked: list[QueryId] = []
+        self.answers: dict[QueryId, Answered] = {}
         self._held_back: list[ClientFrame] = []
         self._timer_s = float("inf")
 
@@ -163,6 +165,12 @@ class ClientShell:
         self.world.clock.after(TURN_S, reader.go_on)
         return reader
 
+    def ask(self, op: str, route: str = "") -> None:
+        """Put a query; what comes of it is in `answers`."""
+        query, effects = self.mux.ask(op, route, b"", 20.0, self.world.clock.now_s)
+        self.asked.append(query)
+        self.perform(effects)
+
     def cancel(self, reader: Reader) -> None:
         """Cancel a call; its task still reads to the end."""
         if not reader.is_done and not reader.finishes and self.is_alive:
@@ -195,8 +203,8 @@ class ClientShell:
                     self.lane.close()
                     late_s = self.world.rng.random() * 0.01
                     self.world.clock.after(late_s, self.connect_lane)
-                case BecameReady():
-                    pass
+                case Answered():
+                    self.answers[effect.query] = effect
                 case _:
                     pass
         self._arm()

@@ -17,7 +17,7 @@ from trunkline_workers.core.calls import WorkerCalls
 
 from tests.support.joined.client import ClientShell, Reader
 from tests.support.joined.worker import Play
-from tests.support.joined.world import Lose, World
+from tests.support.joined.world import Lose, World, lose_nothing
 
 FAULTS_FOR_S = 5.0
 # Past the last fault a call may wait for 8 s between repeats, and a tail for 30 s.
@@ -55,7 +55,7 @@ class History:
         seed: int,
         calls_type: type[WorkerCalls] = WorkerCalls,
         mux_type: type[Mux] = Mux,
-        lose: Lose = lambda _way, _frame: False,
+        lose: Lose = lose_nothing,
         *,
         has_faults: bool = True,
     ) -> None:

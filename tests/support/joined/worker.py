@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 from trunkline_broker.core.effects import Spawn
 from trunkline_protocol.chunks import BlockEnd, BlockStart, Finish, FinishReason, TextDelta
+from trunkline_protocol.codec import pack_body
 from trunkline_protocol.elision import BlockElider
 from trunkline_protocol.failure import Code, LlmFailure
-from trunkline_protocol.frames import Start, ToWorkerFrame
+from trunkline_protocol.frames import Reply, Start, ToWorkerFrame
 from trunkline_protocol.ids import CallId
 from trunkline_workers.core.calls import WorkerCalls
 from trunkline_workers.core.effects import (
+    Answer,
     Begin,
     ConnectLane,
     Effect,
@@ -145,6 +147,9 @@ class WorkerShell:
                 self.perform(self.core.ask(offer)[1])
             case ConnectLane():
                 self.world.clock.after(TURN_S, self.connect_lane)
+            case Answer():
+                reply = Reply(effect.query.query, body=pack_body([]))
+                self.world.clock.after(TURN_S, lambda: self.perform([SendControl(reply)]))
             case Stalled():
                 self.world.problem(f"the net of the worker: {effect.state}")
             case Exit():

@@ -30,7 +30,17 @@ from tests.support.joined.worker import WorkerShell
 POOLS = ("wide", "tight")  # the second runs three calls at once
 _LOOK_EVERY_TURNS = 16
 
-Lose = Callable[[str, Any], bool]
+Party = ClientShell | WorkerShell
+Lose = Callable[[str, object, Party], bool]
+"""Decides whether a frame is lost: its way (of a `Direction`, or a lane), itself, its party."""
+CLIENT_LANE = "lane to client"
+WORKER_LANE = "lane from worker"
+
+
+def lose_nothing(way: str, frame: object, party: Party) -> bool:
+    """Lose no frame."""
+    del way, frame, party
+    return False
 
 
 class World:
@@ -41,8 +51,9 @@ class World:
         max_delay_s: of a frame on a link.
         calls_type: the worker's table; another one to see that its fault is noticed.
         mux_type: the client's core.
-        lose: decides whether a control frame is lost, by its direction (`"client"`, `"worker"`:
-            who it comes from or goes to, behind `"from "` or `"to "`).
+        lose: decides whether a frame is lost.
+        is_strict: whether a broker that finds a call waiting for nothing fails, or repairs it.
+        queue_timeout_s: longest wait for a place.
     """
 
     def __init__(
@@ -51,7 +62,10 @@ class World:
         max_delay_s: float = 0.001,
         calls_type: type[WorkerCalls] = WorkerCalls,
         mux_type: type[Mux] = Mux,
-        lose: Lose = lambda _way, _frame: False,
+        lose: Lose = lose_nothing,
+        *,
+        is_strict: bool = True,
+        queue_timeout_s: float = 3600.0,
     ) -> None:
         self.rng = Random(seed)  # noqa: S311  reproducible, not secret
         self.clock = Clock()
@@ -71,15 +85,19 @@ class World:
         self._events: list[said.Event] = []
         self._is_pumping = False
         self._due_s = float("inf")
-        pools = tuple(self._pool(name) for name in POOLS)
+        pools = tuple(self._pool(name, queue_timeout_s) for name in POOLS)
+        self.is_strict = is_strict
         self.spec = BrokerSpec(
-            pools=pools, lane="ipc://lane", workers_lane="ipc://workers", is_liveness_strict=True
+            pools=pools,
+            lane="ipc://lane",
+            workers_lane="ipc://workers",
+            is_liveness_strict=is_strict,
         )
         self.start_broker()
 
-    def _pool(self, name: str) -> PoolSpec:
+    def _pool(self, name: str, queue_timeout_s: float) -> PoolSpec:
         concurrency = 3 if name == "tight" else None
-        return a_pool(name, concurrency=concurrency, queue_timeout_s=3600.0)
+        return a_pool(name, concurrency=concurrency, queue_timeout_s=queue_timeout_s)
 
     # --- for the parties -----------------------------------------------------------------------
 
@@ -246,7 +264,7 @@ class World:
             self.clock.after(self.rng.random() * 0.02, lambda: self.tell(gone))
         self.clock.after(back_s, worker.connect)
 
-    def cut_lane(self, party: ClientShell | WorkerShell, back_s: float) -> None:
+    def cut_lane(self, party: Party, back_s: float) -> None:
         """Break the lane of a client or a worker."""
         party.lane.close()
         self.clock.after(back_s, party.connect_lane)
@@ -255,45 +273,44 @@ class World:
 
     def on_client_says(self, client: ClientShell, frame: ClientFrame) -> None:
         """Carry a control frame of a client."""
-        if self.lose("from client", frame):
+        way = Direction.CLIENT_TO_BROKER
+        if self.lose(way.value, frame, client):
             return
-        got = decode(encode(frame), Direction.CLIENT_TO_BROKER)
+        got = decode(encode(frame), way)
         event = said.ClientFrameReceived(client.peer, got, client.pid)  # type: ignore[arg-type]
         client.to_broker.send(lambda: self.tell(event))
 
     def on_worker_says(self, worker: WorkerShell, frame: WorkerFrame) -> None:
         """Carry a control frame of a worker."""
-        if self.lose("from worker", frame):
+        way = Direction.WORKER_TO_BROKER
+        if self.lose(way.value, frame, worker):
             return
-        got = decode(encode(frame), Direction.WORKER_TO_BROKER)
+        got = decode(encode(frame), way)
         event = said.WorkerFrameReceived(worker.peer, got, worker.pid)  # type: ignore[arg-type]
         worker.to_broker.send(lambda: self.tell(event))
 
     def on_worker_lane(self, worker: WorkerShell, effect: SendLane) -> None:
         """Carry a lane frame through the broker to a client."""
-        worker.lane.send(lambda: self._to_lane(effect.client, effect.frame))
+        if not self.lose(WORKER_LANE, effect.frame, worker):
+            worker.lane.send(lambda: self._to_lane(effect.client, effect.frame))
 
     def _to_lane(self, client_id: ClientId, frame: bytes) -> None:
-        if self.lose("to lane", frame):
-            return
         for client in self.clients:
-            if client.id == client_id:
+            if client.id == client_id and not self.lose(CLIENT_LANE, frame, client):
                 client.lane.send(partial(client.get_lane, frame))
 
     def _to_client(self, effect: do.SendToClient) -> None:
-        if self.lose("to client", effect.frame):
-            return
-        frame: Any = decode(encode(effect.frame), Direction.BROKER_TO_CLIENT)
+        way = Direction.BROKER_TO_CLIENT
+        frame: Any = decode(encode(effect.frame), way)
         for client in self.clients:
-            if client.peer == effect.peer:
+            if client.peer == effect.peer and not self.lose(way.value, frame, client):
                 client.from_broker.send(partial(client.get, frame))
 
     def _to_worker(self, effect: do.SendToWorker) -> None:
-        if self.lose("to worker", effect.frame):
-            return
-        frame: Any = decode(encode(effect.frame), Direction.BROKER_TO_WORKER)
+        way = Direction.BROKER_TO_WORKER
+        frame: Any = decode(encode(effect.frame), way)
         for worker in self.workers:
-            if worker.peer == effect.peer:
+            if worker.peer == effect.peer and not self.lose(way.value, frame, worker):
                 worker.from_broker.send(partial(worker.get, frame))
 
     # --- what must not be ----------------------------------------------------------------------
