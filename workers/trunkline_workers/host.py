@@ -296,7 +296,8 @@ class Host:
         if self._prompts is not None:
             figures["debugPrompts"] = True
         self._feed(self._core.on_tick, now_s, now_s - due_s, figures)
-        self._feed(self._core.on_look, self._pullers, now_s)
+        pullers = {key: puller.is_waiting for key, (puller, _) in self._pullers.items()}
+        self._feed(self._core.on_look, pullers, now_s)
         self._health.write(self._core.state())
 
     def _on_blocked(self, late_s: float) -> None:

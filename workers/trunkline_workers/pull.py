@@ -97,6 +97,11 @@ class Puller:
         self._room = 0
 
     @property
+    def is_waiting(self) -> bool:
+        """Whether the adapter does not run, since there was no room."""
+        return self._is_waiting
+
+    @property
     def usage(self) -> TokenUsage | None:
         """The last token counts that the adapter told."""
         return self._guard.usage

@@ -137,11 +137,16 @@ class Scenario:
         self.first.ask("listModels", "wide")
         self.second.ask("models")
 
-    def play(self, end_s: float = 250.0) -> list[str]:
-        """Play to the end; return what waits or is held then, and what the world complains of."""
-        world = self.world
-        world.clock.run(1000 + end_s)
-        problems = list(world.problems)
+    def play(self, end_s: float) -> list[str]:
+        """Play until all has ended and nothing is held; return what is not so at the end."""
+        clock = self.world.clock
+        clock.run(1000 + 5)
+        while (left := self._unended()) and clock.now_s < 1000 + end_s:
+            clock.run(clock.now_s + 5)
+        return [*self.world.problems, *left]
+
+    def _unended(self) -> list[str]:
+        problems: list[str] = []
         for name, reader in self.readers.items():
             if reader.shell.is_alive and (not reader.is_done or len(reader.finishes) != 1):
                 problems.append(

@@ -115,7 +115,8 @@ class WorkerShell:
             return
         now_s = self.world.clock.now_s
         self.perform(self.core.on_tick(now_s, 0.0, {}))
-        self.perform(self.core.on_look(self.pullers, now_s))
+        waiting = {key: puller.is_asleep for key, puller in self.pullers.items()}
+        self.perform(self.core.on_look(waiting, now_s))
         self.world.clock.after(1.0, self._tick_every)
 
     # --- effects -------------------------------------------------------------------------------

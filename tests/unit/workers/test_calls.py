@@ -517,8 +517,8 @@ def test_an_ended_call_is_forgotten_after_the_retention_time() -> None:
     assert kinds(calls.on_start(a_start(), 60.0)) == ["Begin"]
 
 
-def test_a_running_call_is_never_forgotten_by_time() -> None:
-    calls = paused()
+def test_a_call_with_room_is_never_forgotten_by_time() -> None:
+    calls = running()
     assert calls.on_tick(1e6) == []
     assert calls.running_count == 1
 
@@ -536,3 +536,16 @@ def test_tails_and_memory_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     assert calls.tail_count == 2
     assert kinds(calls.on_start(a_start(call=CallId(bytes([1]) * 16)), 1.0)) == ["SendControl"]
     assert kinds(calls.on_start(a_start(call=CallId(bytes([0]) * 16)), 1.0)) == ["Begin"]
+
+
+def test_an_attempt_that_waits_for_credit_and_is_named_by_nobody_ends_after_hours() -> None:
+    """Any frame about it begins that time anew; one that has room is its adapter's matter."""
+    calls = paused()
+    assert calls.on_tick(1.0 + limits.DETACHED_S - 2) == []
+    calls.on_credit(a_credit(0, 0, 0), 100.0)
+    assert calls.on_tick(limits.DETACHED_S + 99) == []
+    effects = calls.on_tick(limits.DETACHED_S + 100)
+    assert kinds(effects) == ["Stop", "SendControl", "Count"]
+    assert control(effects)[0].finish["failure"]["code"] == Code.TRANSPORT
+    assert calls.running_count == 0
+    assert running().on_tick(2 * limits.DETACHED_S) == []

@@ -30,15 +30,15 @@ class Sink:
     def __init__(self, room: int = 1024) -> None:
         self.frames: list[int] = []
         self.left = asyncio.Event()
-        self._room = room
+        self.room_left = room
 
     def ask_room(self, call: CallId, attempt: int) -> int:
-        return self._room
+        return self.room_left
 
     def push(self, call: CallId, attempt: int, arrays: Sequence[Sequence[Any]]) -> int:
         self.frames.append(len(arrays))
         self.left.set()
-        return self._room
+        return self.room_left
 
     def finish(
         self,
@@ -106,3 +106,29 @@ async def test_chunks_that_need_no_turn_share_a_frame() -> None:
         yield [Finish(FinishReason("stop"))]
 
     assert await pulled(Sink(), stream()) == [21]
+
+
+async def test_a_puller_waits_while_there_is_no_room_and_asks_again_when_woken() -> None:
+    """Woken without room it waits again; a wake-up that comes twice changes nothing."""
+    sink = Sink(room=0)
+
+    async def open_stream() -> object:
+        return stream()
+
+    async def stream() -> AsyncIterator[StreamChunk]:
+        yield Finish(FinishReason("stop"))
+
+    puller = Puller(sink, START, StreamGuard(str))
+    running = asyncio.ensure_future(puller.run(open_stream))
+    for _ in range(3):
+        await asyncio.sleep(0)
+        assert puller.is_waiting
+        puller.on_credit()
+        puller.on_credit()
+        await asyncio.sleep(0)
+    assert puller.is_waiting
+    sink.room_left = 4
+    puller.on_credit()
+    await asyncio.wait_for(running, 30)
+    assert not puller.is_waiting
+    assert sink.frames == [1]

@@ -21,6 +21,10 @@ from tests.unit.workers.a_worker import (
 )
 from tests.unit.workers.test_worker import a_core
 
+ASLEEP = {ME: True}
+AWAKE = {ME: False}
+NONE: dict[Any, bool] = {}
+
 
 def running(window_chunks: int = 4) -> WorkerCore:
     core = a_core()
@@ -35,7 +39,7 @@ def paused() -> WorkerCore:
     return core
 
 
-def looked(core: WorkerCore, until_s: int, pullers: Any = (ME,)) -> list[Any]:
+def looked(core: WorkerCore, until_s: int, pullers: Any = ASLEEP) -> list[Any]:
     """Look once a second; return what came of the last look, after looks that found nothing."""
     for now_s in range(1, until_s):
         assert core.on_look(pullers, float(now_s)) == []
@@ -50,17 +54,17 @@ def test_a_puller_that_sleeps_on_room_is_reported_and_woken() -> None:
     assert "its puller sleeps; state running, room 5, sent 4" in stalled.state
     assert pull == Pull(*ME)
     assert core.ask_room(*ME) == 5
-    assert looked(core, 20) == []
+    assert looked(core, 20, AWAKE) == []
 
 
 def test_an_attempt_without_a_puller_is_reported_and_ends() -> None:
     core = running()
-    effects = looked(core, 6, pullers=())
+    effects = looked(core, 6, pullers=NONE)
     assert kinds(effects) == ["Stalled", "SendLane", "SendControl"]
     (ended,) = control(effects)
     assert isinstance(ended, Ended)
     assert ended.finish["failure"]["code"] == Code.INVARIANT
-    assert looked(core, 20, pullers=()) == []
+    assert looked(core, 20, pullers=NONE) == []
 
 
 @pytest.mark.parametrize("is_credited", [True, False])
@@ -70,10 +74,10 @@ def test_what_waits_for_others_is_no_stall(is_credited: bool) -> None:
     if is_credited:
         core.on_frame(a_credit(4, 4, 512), 0.0)
         assert core.ask_room(*ME) == 4
-    assert looked(core, 20) == []
+    assert looked(core, 20, AWAKE if is_credited else ASLEEP) == []
     core.on_chunks(*ME, texts(*"abcd"), 20.0)
     core.on_finish(*ME, STOP, None, 20.0)
-    assert looked(core, 20, pullers=()) == []
+    assert looked(core, 20, pullers=NONE) == []
 
 
 def test_a_stall_counts_from_when_it_is_first_seen() -> None:
@@ -82,8 +86,8 @@ def test_a_stall_counts_from_when_it_is_first_seen() -> None:
     core.on_frame(Window(*ME, 9, 1 << 20), 0.0)
     assert looked(core, 5) == []
     core.on_frame(Window(*ME, 4, 1 << 20), 5.0)
-    assert core.on_look((ME,), 6.0) == []
+    assert core.on_look(ASLEEP, 6.0) == []
     core.on_frame(Window(*ME, 9, 1 << 20), 6.0)
-    assert core.on_look((ME,), 7.0) == []
-    assert core.on_look((ME,), 11.9) == []
-    assert kinds(core.on_look((ME,), 12.0)) == ["Stalled", "Pull"]
+    assert core.on_look(ASLEEP, 7.0) == []
+    assert core.on_look(ASLEEP, 11.9) == []
+    assert kinds(core.on_look(ASLEEP, 12.0)) == ["Stalled", "Pull"]

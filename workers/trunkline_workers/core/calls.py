@@ -30,6 +30,7 @@ from trunkline_protocol.frames import (
 )
 from trunkline_protocol.ids import CallId, ClientId
 from trunkline_protocol.limits import (
+    DETACHED_S,
     MAX_ENDED_CALLS,
     MAX_LIST_ENTRIES,
     MAX_OPEN_CALLS_PER_WORKER,
@@ -53,6 +54,10 @@ Key = tuple[CallId, int]
 _Effects = list[CallEffect]
 
 _CANCELLED: Final = LlmFailure("the call was cancelled", Code.ABORTED)
+_ABORTED: Final = FinishReason("aborted", _CANCELLED)
+_UNNAMED: Final = LlmFailure(
+    f"no client has named this call for {DETACHED_S / 3600:g} h", Code.TRANSPORT
+)
 _FULL: Final = LlmFailure(
     f"this worker already runs {MAX_OPEN_CALLS_PER_WORKER} calls", Code.OVERLOADED
 )
@@ -316,6 +321,13 @@ class WorkerCalls:
         del self._held[key]
         return [Stop(frame.call, frame.attempt), SendControl(ended)]
 
+    def _abandon(self, key: Key, found: Attempt, now_s: float) -> _Effects:
+        """End an attempt that its client does not read any more, without a tail."""
+        ended = _cut(found, now_s, FinishReason("error", _UNNAMED))
+        del self._held[key]
+        self._remember(key, ended, now_s)
+        return [Stop(*key), SendControl(ended), Count("attempts_unnamed")]
+
     def on_done(self, frame: Done, now_s: float) -> _Effects:
         """Forget attempts that were received whole; a running one is counted and goes on."""
         effects: _Effects = []
@@ -422,7 +434,15 @@ class WorkerCalls:
         return self._send(found, now_s)
 
     def on_tick(self, now_s: float) -> _Effects:
-        """Forget tails and ended attempts of which nothing was heard for `RETENTION_S`."""
+        """Forget tails and ended attempts of which nothing was heard for `RETENTION_S`.
+
+        Also end an attempt that waits for credit and that no frame has named for `DETACHED_S`: a
+        client names a call that it reads, however slowly, every 30 s.
+        """
+        effects: _Effects = []
+        for key, found in self.unfinished():
+            if now_s - found.last_word_s >= DETACHED_S and found.room == 0:
+                effects.extend(self._abandon(key, found, now_s))
         dropped = 0
         while self._tails:
             key, tail = next(iter(self._tails.items()))
@@ -435,7 +455,9 @@ class WorkerCalls:
             if now_s - gone.last_word_s < RETENTION_S:
                 break
             del self._gone[key]
-        return [Count("tails_expired", dropped)] if dropped else []
+        if dropped:
+            effects.append(Count("tails_expired", dropped))
+        return effects
 
     # --- transitions ---------------------------------------------------------------------------
 
@@ -504,9 +526,8 @@ def _aborted(call: CallId, attempt: int) -> Ended:
     return Ended(call, attempt, 0, FinishReason("aborted", _CANCELLED).to_dict())
 
 
-def _cut(found: Attempt, now_s: float) -> Ended:
-    """Return the report of an attempt that is cancelled while it runs."""
-    finish = FinishReason("aborted", _CANCELLED)
+def _cut(found: Attempt, now_s: float, finish: FinishReason = _ABORTED) -> Ended:
+    """Return the report of an attempt that is ended while it runs."""
     call, attempt = found.start.call, found.start.attempt
     figures = _figures(found, finish, now_s)
     return Ended(call, attempt, found.sent, finish.to_dict(), found.usage, figures)

@@ -6,7 +6,7 @@ impossible; this file does not know those rules and looks at the facts alone, on
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from trunkline_workers.core.attempt import Attempt
@@ -36,19 +36,20 @@ class StallWatch:
     def __init__(self) -> None:
         self._since_s: dict[Key, float] = {}
 
-    def look(self, calls: WorkerCalls, pullers: Container[Key], now_s: float) -> list[Stall]:
+    def look(self, calls: WorkerCalls, pullers: Mapping[Key, bool], now_s: float) -> list[Stall]:
         """Return the attempts that have stood still for `STALLED_S`; due once a second.
 
         Args:
             calls: the attempts.
-            pullers: the attempts whose puller runs.
+            pullers: whether the puller of each attempt that has one waits for room.
             now_s: monotonic seconds.
         """
         before, self._since_s = self._since_s, {}
         stalls: list[Stall] = []
         for key, found in calls.unfinished():
-            is_pulled = key in pullers
-            if is_pulled and not (found.is_awaited and found.room > 0):
+            is_waiting = pullers.get(key)
+            is_pulled = is_waiting is not None
+            if is_pulled and not (is_waiting and found.room > 0):
                 continue
             since_s = before.get(key, now_s)
             if now_s - since_s < STALLED_S:

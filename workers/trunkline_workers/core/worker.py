@@ -6,7 +6,7 @@ adapters nor sockets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, assert_never, cast
 
 from trunkline_protocol.chunks import Finish, FinishReason
@@ -268,11 +268,11 @@ class WorkerCore:
     def _beat(self, load: Mapping[str, Any]) -> Heartbeat:
         return Heartbeat(self.calls.progress(), load, self.calls.holdings())
 
-    def on_look(self, pullers: Container[Key], now_s: float) -> list[Effect]:
+    def on_look(self, pullers: Mapping[Key, bool], now_s: float) -> list[Effect]:
         """Look for attempts that stand still; due once a second.
 
         Args:
-            pullers: the attempts whose puller runs.
+            pullers: whether the puller of each attempt that has one waits for room.
             now_s: monotonic seconds.
 
         Returns:
