@@ -7,6 +7,9 @@ upload that was broken off goes on where it was.
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, Protocol, cast
@@ -85,7 +88,7 @@ class Attachments:
             name: by default the last part of the path.
 
         Raises:
-            OSError: the file can't be read.
+            OSError: the file can't be read, or is not a regular one, such as a pipe.
         """
         path = arguments.path("path", path)
         data = await asyncio.to_thread(_read, path)
@@ -147,5 +150,8 @@ def _progress(answer: object, size: int) -> tuple[int, bool]:
 
 
 def _read(path: Path) -> bytes:
-    with path.open("rb") as file:
+    # Opening a FIFO waits for its writer, in a thread that nobody can end.
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
         return file.read(MAX_ATTACHMENT_BYTES + 1)  # one more shows that it is too large

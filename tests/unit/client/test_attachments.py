@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
@@ -198,3 +199,12 @@ async def test_a_file_that_is_too_large_or_missing(tmp_path: Path) -> None:
         await Attachments(Store()).put_file(path)
     with pytest.raises(FileNotFoundError):
         await Attachments(Store()).put_file(tmp_path / "none.png")
+
+
+async def test_a_pipe_is_no_file_to_wait_for(tmp_path: Path) -> None:
+    """Opening it would wait for a writer; a folder and a device are none either."""
+    pipe = tmp_path / "pipe.png"
+    os.mkfifo(pipe)
+    for path in (pipe, tmp_path, Path("/dev/zero")):
+        with pytest.raises(OSError, match=r"regular|directory"):
+            await asyncio.wait_for(Attachments(Store()).put_file(path), 5)
