@@ -57,6 +57,7 @@ MAX_FILE_BYTES: Final = 1024 * 1024
 MAX_WORKERS: Final = 1024  # processes of all pools together
 _MOST_MEMORY_MIB: Final = 16 * 1024 * 1024  # 16 TiB
 _MOST_OPEN_FILES: Final = 1024 * 1024  # of Linux, if its `fs.nr_open` was not raised
+_MOST_DOTS: Final = 1000
 _PATH_OPTIONS: Final = ("apiKeyFile", "modelPath", "model_path")
 _ADDRESS: Final = r"^$|^(\[[0-9a-fA-F:]+\]|[A-Za-z0-9.-]+):[0-9]{1,5}$"
 _MOST_PORT: Final = 65535
@@ -487,6 +488,10 @@ def _read(source: Path) -> str:
 
 
 def _parse(text: str, source: Path) -> dict[str, Any]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.count(".") > _MOST_DOTS:  # the parser takes a time that is quadratic in them
+            message = f"has more than {_MOST_DOTS} dots in one line; give it shorter keys"
+            raise ConfigError(message, source, number)
     try:
         return tomllib.loads(text)
     except tomllib.TOMLDecodeError as exc:

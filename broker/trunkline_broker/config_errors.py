@@ -18,7 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 _MOST_MISTAKES: Final = 20  # that are told at once
 _MOST_KEY_CHARS: Final = 120
-_MOST_PARSED_CHARS: Final = 16 * 1024 * 1024  # to find lines; a second or two
+_MOST_PARSED_CHARS: Final = 4 * 1024 * 1024  # to find lines; some seconds
 
 _POSITION: Final = re.compile(r"\(at line (\d+), column (\d+)\)")
 

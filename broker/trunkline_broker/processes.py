@@ -16,6 +16,7 @@ import select
 import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -44,6 +45,7 @@ from trunkline_broker.users import UserError, Users
 from trunkline_broker.worker_start import WorkerStart
 
 OUTPUT_CHECK_S: Final = 0.5
+OUTPUT_FLOOD_S: Final = 0.02  # after a look that found too much
 KILL_WAIT_S: Final = 2.0  # a killed process that is still there hangs in the kernel
 _SIGNALS: Final = {"TERM": signal.SIGTERM, "KILL": signal.SIGKILL}
 _NO_ROOM: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
@@ -278,21 +280,24 @@ class Processes:
             self._count("hints.lost")  # disk full: the next broker may start what it need not
 
     def _check_outputs(self) -> None:
-        self._check = self._loop.call_later(OUTPUT_CHECK_S, self._check_outputs)
-        keep_below = self._edges.of("output").guard(self._keep_below)
-        for process in self._workers.values():
-            keep_below(process)
+        edge = self._edges.of("output")
+        cut = [edge.run(partial(self._keep_below, each), False) for each in self._workers.values()]
+        # Whoever has just printed so much goes on: what it writes between two looks stays bounded.
+        wait_s = OUTPUT_FLOOD_S if any(cut) else OUTPUT_CHECK_S
+        self._check = self._loop.call_later(wait_s, self._check_outputs)
 
-    def _keep_below(self, process: _Process) -> None:
+    def _keep_below(self, process: _Process) -> bool:
+        """Cut the output of a process if it is too large; return whether it was."""
         if process.output is None:
-            return
+            return False
         try:
             is_cut = outputs.keep_below(process.output)
         except OSError:
             self._count("output.lost")
-            return
+            return False
         if is_cut:
             self._count("output.cut")
+        return is_cut
 
     # --- signals ----------------------------------------------------------------------------
 

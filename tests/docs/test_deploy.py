@@ -41,7 +41,8 @@ def test_systemd_takes_the_units(tmp_path: Path, name: str) -> None:
     """With the path of a program that exists."""
     text = (DEPLOY / "systemd" / name).read_text()
     unit = tmp_path / name
-    unit.write_text(re.sub(r"(?<=ExecStart=)\S+", "/bin/true", text))
+    program = re.compile(r"^(Exec(?:Start|Reload)=)\S+", re.MULTILINE)
+    unit.write_text(program.sub(r"\1/bin/true", text))
     is_user = "user" in name
     command = ["systemd-analyze", *(["--user"] if is_user else []), "verify", str(unit)]
     environ = {**os.environ, "XDG_RUNTIME_DIR": str(tmp_path)}
@@ -187,7 +188,7 @@ def test_kustomize_makes_whole_objects() -> None:
 def test_the_unit_of_a_worker_starts_one_that_drains(tmp_path: Path) -> None:
     """Its words, with its variables, are those of a worker; it is given the time that it takes."""
     text = (DEPLOY / "systemd" / "trunkline-worker@.service").read_text()
-    (line,) = re.findall(r"^ExecStart=\S+ -m trunkline_workers (.+)$", text, re.MULTILINE)
+    (line,) = re.findall(r"^ExecStart=\S+ -P -m trunkline_workers (.+)$", text, re.MULTILINE)
     make_server(tmp_path / "keys")
     add_peer(tmp_path / "keys", "workers", "pool", tmp_path / "key")
     values = {"CONNECT": "tcp://h:1", "ADAPTER": "scripted", "PROVIDER": "p"}
@@ -291,3 +292,25 @@ def test_pods_have_no_rights_and_every_port_has_a_name() -> None:
     (service,) = (each for each in found if each["kind"] == "Service")
     for port in service["spec"]["ports"]:
         assert ports[port["targetPort"]] == port["port"]
+
+
+def test_a_reload_counts_towards_no_limit_and_checks_the_file_first() -> None:
+    """The eleventh in a minute failed the unit; a file with a mistake would have ended it."""
+    for name in ("trunkline.service", "trunkline-user.service"):
+        lines = (DEPLOY / "systemd" / name).read_text().splitlines()
+        assert "StartLimitIntervalSec=0" in lines
+        reloads = [line for line in lines if line.startswith("ExecReload=")]
+        assert reloads[0].endswith("trunkline config check")
+        assert "kill -USR2" in reloads[1]
+
+
+def test_no_probe_asks_for_a_document_or_reads_a_clock_that_can_be_set() -> None:
+    text = (DEPLOY / "docker" / "Dockerfile").read_text()
+    assert "status" not in text.partition("HEALTHCHECK")[2].partition("ENTRYPOINT")[0]
+    for each in documents():
+        if each["kind"] == "Deployment":
+            (container,) = each["spec"]["template"]["spec"]["containers"]
+            for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+                said = str(container[probe])
+                assert "newermt" not in said
+                assert "/metrics" not in said

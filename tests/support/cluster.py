@@ -59,7 +59,7 @@ class WorkerPod:
         *shell, script = container[kind]["exec"]["command"]
         script = script.replace("/tmp/", f"{self.tmp}/")  # noqa: S108  what the manifest says
         if patience_s is not None:
-            script, count = re.subn(r"-\d+ seconds", f"-{patience_s} seconds", script)
+            script, count = re.subn(r"-lt \d+", f"-lt {patience_s}", script)
             assert count == 1
         return subprocess.run([*shell, script], capture_output=True, check=False).returncode == 0  # noqa: S603
 

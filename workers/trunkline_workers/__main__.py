@@ -17,13 +17,13 @@ from trunkline_protocol.failure import LlmError
 from trunkline_protocol.redact import redactor
 
 from trunkline_workers import foreign
-from trunkline_workers.boot import BootError, read_boot
+from trunkline_workers.boot import UNBORN, BootError, read_boot
 from trunkline_workers.core.link import EXIT_CONFIG
 from trunkline_workers.host import Host
 from trunkline_workers.host_loop import run_host
 from trunkline_workers.leaving import arm_hard_limit
 from trunkline_workers.loader import load_entry, look_beside
-from trunkline_workers.output import clean_output
+from trunkline_workers.output import MAX_FILE_BYTES, clean_output
 from trunkline_workers.stuck import arm_stacks
 
 _STDERR: Final = 2
@@ -40,7 +40,7 @@ def main(arguments: Sequence[str]) -> int:
         return _refuse(str(exc))
     faulthandler.enable(_STDERR)  # where native code crashed; names of files and functions only
     clean = redactor(os.environ, boot.options)
-    clean_output(clean)
+    clean_output(clean, MAX_FILE_BYTES if boot.generation != UNBORN else 0)
     output = sys.stdout, sys.stderr
     try:
         if boot.beside:

@@ -1,12 +1,13 @@
 """What probes look at: a file that a worker writes once a second while its loop runs.
 
-Its content is the state, its age the health: a loop that is stuck writes nothing. On another host
-no broker can end such a process, so whoever started it looks here (`deploy/kubernetes`).
+Its first line is the state, its age the health: a loop that is stuck writes nothing. On another
+host no broker can end such a process, so whoever started it looks here (`deploy/kubernetes`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,12 +26,18 @@ class HealthFile:
         self._count = count
 
     def write(self, state: str) -> None:
-        """Put the state into the file in one step; a full disk is counted, and seen by its age."""
+        """Put state and uptime into the file in one step.
+
+        A full disk is counted, and seen by the age. The second line is the machine's uptime in
+        whole seconds, as the first number of `/proc/uptime`: a probe that compares the two needs no
+        clock that can be set.
+        """
         if self._path is None:
             return
         new = self._path.with_name(f"{self._path.name}.new")
         try:
-            new.write_text(f"{state}\n", encoding="utf-8")
+            uptime_s = int(time.clock_gettime(time.CLOCK_BOOTTIME))
+            new.write_text(f"{state}\n{uptime_s}\n", encoding="utf-8")
             new.replace(self._path)
         except OSError:
             self._count("health_unwritten")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import io
+import os
 import sys
 from collections.abc import Callable
 from typing import Final, TextIO
@@ -16,15 +17,25 @@ from typing import Final, TextIO
 from trunkline_protocol.blanks import BLANKS
 
 MAX_LINE_CHARS: Final = 64 * 1024  # a longer one is written in parts
+MAX_FILE_BYTES: Final = 4 * 1024 * 1024  # of an output file, which the broker cuts at 1 MiB
 _MAX_WORD_CHARS: Final = 8 * 1024  # a longer one is cut anywhere
 
 
 class CleanText(io.TextIOBase):
-    """Writes whole lines to `sink` after `clean`; a full disk or a closed sink loses them."""
+    """Writes whole lines to `sink` after `clean`; a full disk or a closed sink loses them.
 
-    def __init__(self, sink: TextIO, clean: Callable[[str], str]) -> None:
+    Args:
+        sink: where cleaned lines go.
+        clean: takes secrets out of a text.
+        limit_bytes: above this size of the file behind `sink` lines are dropped until the broker
+            has cut it, and the next line tells how much; 0: no limit.
+    """
+
+    def __init__(self, sink: TextIO, clean: Callable[[str], str], limit_bytes: int = 0) -> None:
         self._sink = sink
         self._clean = clean
+        self._limit_bytes = limit_bytes
+        self._dropped_chars = 0
         self._rest = ""
 
     def writable(self) -> bool:
@@ -65,13 +76,24 @@ class CleanText(io.TextIOBase):
     def _pass_on(self, text: str) -> None:
         # A log that can't be written (full disk, closed at the end) must not end the worker.
         with contextlib.suppress(OSError, ValueError):
+            if self._limit_bytes and os.fstat(self._sink.fileno()).st_size > self._limit_bytes:
+                self._dropped_chars += len(text)
+                return
+            if self._dropped_chars:
+                dropped, self._dropped_chars = self._dropped_chars, 0
+                self._sink.write(f"[trunkline] too much output: {dropped} characters dropped\n")
             self._sink.write(self._clean(text))
             self._sink.flush()
 
 
-def clean_output(clean: Callable[[str], str]) -> None:
-    """Have everything that this process prints from now on cleaned, also tracebacks."""
+def clean_output(clean: Callable[[str], str], limit_bytes: int = 0) -> None:
+    """Have everything that this process prints from now on cleaned, also tracebacks.
+
+    Args:
+        clean: takes secrets out of a text.
+        limit_bytes: as of `CleanText`; for files that a broker cuts.
+    """
     for name in ("stdout", "stderr"):
-        stream = CleanText(getattr(sys, name), clean)
+        stream = CleanText(getattr(sys, name), clean, limit_bytes)
         setattr(sys, name, stream)
         atexit.register(stream.finish)

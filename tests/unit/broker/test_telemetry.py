@@ -9,6 +9,8 @@ from pathlib import Path
 
 from trunkline_broker.telemetry import LineWriter, Telemetry
 
+from tests.support.timing import until
+
 
 def test_lines_are_json_with_their_fields(tmp_path: Path) -> None:
     """One object per line, fields beside the event."""
@@ -80,3 +82,45 @@ def test_a_reader_that_stops_does_not_block() -> None:
     writer.close()
     os.close(writer_fd)
     assert writer.lost
+
+
+def test_the_file_of_a_detached_broker_never_exceeds_its_size(tmp_path: Path) -> None:
+    """However fast lines come; the last part is beside it, and also without its name it is cut."""
+    path = tmp_path / "broker.log"
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    telemetry = Telemetry(fd, "json", "info")
+    telemetry.own_file(path, 20_000)
+    for at in range(1000):
+        telemetry.log("info", "line", {"at": at, "text": "x" * 100})
+        if at % 100 == 0:
+            until(lambda: telemetry.queue().depth == 0)
+        assert path.stat().st_size <= 20_000
+    until(lambda: telemetry.queue().depth == 0)
+    assert path.with_suffix(".old").stat().st_size <= 20_000
+    path.unlink()
+    for at in range(1000):
+        telemetry.log("info", "line", {"at": at, "text": "x" * 100})
+    telemetry.close()
+    assert os.fstat(fd).st_size <= 20_000
+    assert telemetry.lines_lost == 0
+    os.close(fd)
+
+
+def test_a_value_that_cannot_be_written_costs_its_line_alone(tmp_path: Path) -> None:
+    """It is counted, and said with the name of the error."""
+
+    class Unprintable:
+        def __str__(self) -> str:
+            raise ValueError("no text")
+
+    path = tmp_path / "log"
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o600)
+    telemetry = Telemetry(fd, "json", "info")
+    telemetry.log("info", "bad", {"x": Unprintable(), "half": "\ud800"})
+    telemetry.log("info", "good", {"half": "\ud800"})
+    telemetry.close()
+    os.close(fd)
+    first, second = path.read_text().splitlines()
+    assert "service_failed" in first
+    assert json.loads(second)["event"] == "good"
+    assert telemetry.counters == {"service_failed.log": 1}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 from trunkline_workers.output import MAX_LINE_CHARS, CleanText
 
@@ -57,3 +58,18 @@ def test_a_log_that_can_not_be_written_ends_nothing() -> None:
     closed = io.StringIO()
     closed.close()
     assert CleanText(closed, str).write("lost\n") == 5
+
+
+def test_a_flood_is_dropped_until_the_file_is_cut(tmp_path: Path) -> None:
+    """However long nobody looks: the file stays at its bound and one line, and the loss is told."""
+    path = tmp_path / "out"
+    with path.open("a") as sink:
+        stream = CleanText(sink, str, limit_bytes=10_000)
+        for _ in range(50_000):
+            print("x" * 99, file=stream)
+        assert path.stat().st_size <= 10_100
+        path.open("w").close()  # as the broker does
+        print("after", file=stream)
+        told, after = path.read_text().splitlines()
+        assert told.startswith("[trunkline] too much output: ")
+        assert after == "after"
