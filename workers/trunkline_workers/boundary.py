@@ -240,6 +240,9 @@ class StreamGuard:
             array = (checked if is_finish else self._elider.elide(checked)).to_array()
             if isinstance(checked, _FREE_FORM):
                 _check_sendable(array)
+        except OverflowError:  # adapters pass on what providers send, such as a number of 70 bits
+            text = f"{class_name(chunk)}: a number has more than 64 bits"
+            return self._fail(text, Code.MALFORMED_RESPONSE)
         # A chunk class does not check what it is built with: any wrong field shows here. A value
         # inside of it may be of a class of the adapter, whose code runs here.
         except BaseException as exc:  # noqa: BLE001

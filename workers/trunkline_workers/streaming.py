@@ -8,7 +8,7 @@ content follows holds no longer: then only the end of the body, or `[DONE]`, end
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from typing import Final, Protocol
 
 from trunkline_protocol.chunks import StreamChunk
@@ -118,7 +118,8 @@ class _Reader:
         if not data:
             return _at_end(self._decoder, translator)
         moves = translator.moves
-        chunks = _fed(translator, self._decoder.feed(data))
+        payloads = self._decoder.feed(data)
+        chunks = read_step(lambda: translator.feed(payloads))
         self._idle_bytes += len(data)
         if translator.moves != moves:
             self._grace_left_s, self._idle_bytes = None, 0
@@ -139,10 +140,12 @@ class _Reader:
         return data
 
 
-def _fed(translator: ResponseTranslator, payloads: list[bytes]) -> list[StreamChunk]:
-    """Feed a translator; a bug in it is a response we could not read, not a broken connection."""
+def read_step(step: Callable[[], list[StreamChunk]]) -> list[StreamChunk]:
+    """Take a step of a translator; a bug in it is a response we could not read, nothing else."""
     try:
-        return translator.feed(payloads)
+        return step()
+    except LlmError:
+        raise
     except Exception as exc:  # whatever the bug raises: only this stream ends
         text = f"the response could not be read: {exc!r}"
         raise LlmError(LlmFailure(text, Code.MALFORMED_RESPONSE)) from exc
@@ -171,13 +174,13 @@ async def _whole(
     body, is_complete = await response.read_all(MAX_EVENT_BYTES, first)
     if not is_complete or body.startswith(b"<"):
         return translator.fail(_unusable(body))
-    return translator.whole(body)
+    return read_step(lambda: translator.whole(body))
 
 
 def _at_end(decoder: SseDecoder, translator: ResponseTranslator) -> list[StreamChunk]:
     """Take the end of the body."""
     pending, stray = decoder.finish(), decoder.stray
-    chunks = translator.end(pending, stray)
+    chunks = read_step(lambda: translator.end(pending, stray))
     failure = translator.failure
     if failure is not None and failure.code == Code.STREAM_CLOSED and _was_no_stream(decoder):
         translator.failure = _unusable(stray)
