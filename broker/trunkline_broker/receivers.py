@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Mapping
+from typing import Any, cast
 
 from trunkline_protocol.frames import ClientFrame, Frame, WorkerFrame
 
@@ -38,9 +38,11 @@ class _Receiver:
         """Pass on that nothing more comes for now."""
         self._drained()
 
-    def on_rejected(self, peer: bytes, code: str, message: str, request: int | None = None) -> None:
-        """Report bytes that are no frame."""
-        self._report(FrameRejected(self.side, peer, code, message, request))
+    def on_rejected(
+        self, peer: bytes, code: str, message: str, about: Mapping[str, Any] | None = None
+    ) -> None:
+        """Report bytes that are no frame, and what a refusal of them must name."""
+        self._report(FrameRejected(self.side, peer, code, message, about))
 
     def on_gone(self, peer: bytes, *, is_stuck: bool = False) -> None:
         """Report the end of a connection."""

@@ -27,10 +27,10 @@ import errno
 import os
 import socket
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol, cast
+from typing import Any, Final, Protocol, cast
 
 import zmq
 from trunkline_protocol import limits
@@ -86,8 +86,10 @@ class Receiver(Protocol):
         """Take a decoded frame of a local process of another user."""
         ...
 
-    def on_rejected(self, peer: bytes, code: str, message: str, request: int | None = None) -> None:
-        """Take note of a frame that could not be decoded; `request`: its number, if it has one."""
+    def on_rejected(
+        self, peer: bytes, code: str, message: str, about: Mapping[str, Any] | None = None
+    ) -> None:
+        """Take note of a frame that could not be decoded."""
         ...
 
     def on_gone(self, peer: bytes, *, is_stuck: bool = False) -> None:
@@ -290,7 +292,7 @@ class Router:
         try:
             frame = decode(parts, self._way)
         except RemoteProtocolError as exc:
-            self._to.on_rejected(peer, exc.code, str(exc), exc.request)
+            self._to.on_rejected(peer, exc.code, str(exc), exc.about)
         else:
             if known.is_guest:
                 self._to.on_guest_frame(peer, frame, known.pid)

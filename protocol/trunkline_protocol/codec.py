@@ -18,7 +18,7 @@ import msgpack  # pyright: ignore[reportMissingTypeStubs]  # it ships none
 from trunkline_protocol import call_frames, frames, limits, worker_frames
 from trunkline_protocol.failure import RemoteProtocolError
 from trunkline_protocol.ids import STREAM_KEY_BYTES, StreamKey
-from trunkline_protocol.wire_checks import MAX_UINT, list_of
+from trunkline_protocol.wire_checks import list_of
 
 BAD_FRAME: Final = "BAD_FRAME"
 UNKNOWN_KIND: Final = "UNKNOWN_KIND"
@@ -198,7 +198,8 @@ def decode(parts: Sequence[frames.Body], direction: Direction) -> frames.Frame:
 
     Raises:
         RemoteProtocolError: `UNKNOWN_KIND`, `FRAME_TOO_LARGE` or `BAD_FRAME`, with text that
-            names the kind and the field; nothing else is raised, whatever the bytes are.
+            names the kind and the field; nothing else is raised, whatever the bytes are. The error
+            names the call, query or request of a frame whose sender waits, if it can be read.
     """
     if not 2 <= len(parts) <= limits.MAX_PARTS:
         raise RemoteProtocolError(f"a control frame has 2 or 3 parts, not {len(parts)}", BAD_FRAME)
@@ -224,7 +225,9 @@ def decode(parts: Sequence[frames.Body], direction: Direction) -> frames.Frame:
     try:
         return read(envelope, body)
     except (KeyError, ValueError):
-        raise _what_is_wrong(spec, envelope, kind) from None
+        wrong = _what_is_wrong(spec, envelope, kind)
+        wrong.about = _about(spec, envelope)
+        raise wrong from None
 
 
 def _text(kind: frames.Body) -> str:
@@ -246,23 +249,41 @@ def _unpack_envelope(kind: frames.Body, packed: frames.Body) -> dict[Any, Any]:
 def _what_is_wrong(
     spec: _FrameSpec, envelope: dict[Any, Any], kind: frames.Body
 ) -> RemoteProtocolError:
-    """Name the first field that a reader has stumbled over, and the request if there is one."""
-    request = envelope.get("request")
-    if type(request) is not int or not 0 <= request <= MAX_UINT:
-        request = None
+    """Name the first field that a reader has stumbled over."""
     for item in spec.fields:
         value = envelope.get(item.key)
         if value is None:
             if item.default is MISSING:
                 text = f"{_text(kind)}: {item.key} is missing"
-                return RemoteProtocolError(text, BAD_FRAME, request)
+                return RemoteProtocolError(text, BAD_FRAME)
             continue
         try:
             item.check(value)
         except ValueError as exc:
             text = f"{_text(kind)}: {item.key} must be {exc}"
-            return RemoteProtocolError(text, BAD_FRAME, request)
+            return RemoteProtocolError(text, BAD_FRAME)
     raise AssertionError("the reader has made the same checks")
+
+
+# Kinds whose sender waits for an answer, with the fields that name what it waits for.
+_ASKED: Final[dict[type, tuple[str, ...]]] = {
+    frames.Open: ("call", "attempt"),
+    frames.Query: ("query",),
+    frames.Registrations: ("request",),
+}
+
+
+def _about(spec: _FrameSpec, envelope: dict[Any, Any]) -> dict[str, Any]:
+    """Read what a refusal of a frame must name; nothing unless all of it can be read."""
+    wanted = _ASKED.get(cast("type", spec.frame), ())
+    about: dict[str, Any] = {}
+    for item in spec.fields:
+        if item.attribute in wanted:
+            try:
+                about[item.attribute] = item.check(envelope.get(item.key))
+            except ValueError:
+                return {}
+    return about
 
 
 # --- the chunk lane -------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, TypeGuard, cast
+from typing import Any, Final, TypeGuard, cast
 
 from trunkline_protocol.codes import Code
 from trunkline_protocol.error_chain import error_chain, error_message
@@ -36,8 +36,8 @@ def is_status(value: object) -> TypeGuard[int]:
 
 
 def is_delay_ms(value: object) -> TypeGuard[float]:
-    """Tell whether a value is a usable delay: a finite number of milliseconds above 0."""
-    return (type(value) is int and value > 0) or (
+    """Return whether a value is a usable delay: finite milliseconds above 0; whole: to 2^63 - 1."""
+    return (type(value) is int and 0 < value < 2**63) or (
         type(value) is float and math.isfinite(value) and value > 0
     )
 
@@ -55,7 +55,7 @@ class LlmFailure:
         message: for people; never parsed.
         code: stable and provider-neutral, mostly a constant of `Code`; any text is legal.
         status: HTTP status of the provider, 100 to 599.
-        provider_retry_after_ms: delay the provider asked for, finite and above 0.
+        provider_retry_after_ms: milliseconds the provider asked for, finite and above 0.
         request_id: opaque id the provider gave to the request.
 
     Raises:
@@ -128,13 +128,15 @@ class RemoteProtocolError(ProtocolError):
 
     Attributes:
         code: stable text for the counter of refusals.
-        request: the number of the request that the frame makes, where it could be read.
+        about: what the refusal must name so that the sender's waiting ends, as fields of `REFUSED`.
     """
 
-    def __init__(self, message: str, code: str = "MALFORMED", request: int | None = None) -> None:
+    def __init__(
+        self, message: str, code: str = "MALFORMED", about: Mapping[str, Any] | None = None
+    ) -> None:
         super().__init__(message)
         self.code = code
-        self.request = request
+        self.about: Mapping[str, Any] = {} if about is None else about
 
 
 class LlmError(TrunklineError):

@@ -39,9 +39,11 @@ from trunkline_protocol.frame_fields import (
     Call,
     Client,
     Flag,
+    Label,
     Map,
     Name,
     Names,
+    Place,
     Since,
     Text,
     Uint,
@@ -127,7 +129,7 @@ class Hello:
     protocol: Version
     client: Client
     pid: Uint
-    name: Name = ""
+    name: Label = ""
     features: Names = ()
 
 
@@ -138,7 +140,7 @@ class Welcome:
     KIND: ClassVar[bytes] = b"WELCOME"
     protocol: Version
     epoch: Since
-    lane: Text
+    lane: Place
     version: Name = ""
     features: Names = ()
     max_open_calls: Uint = 0

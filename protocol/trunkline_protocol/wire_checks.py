@@ -12,7 +12,7 @@ from dataclasses import MISSING, fields
 from typing import Any, Final, Generic, TypeVar, cast
 
 from trunkline_protocol import ids, limits
-from trunkline_protocol.printable import is_printable
+from trunkline_protocol.printable import is_printable, one_line, readable
 
 T = TypeVar("T")
 MAX_UINT: Final = 2**63 - 1
@@ -50,8 +50,20 @@ def name(value: object) -> str:
     raise ValueError(f"a printable text of at most {limits.MAX_NAME_BYTES} characters")
 
 
+def label(value: object) -> str:
+    """Accept a short text for people; what could steer a terminal is replaced."""
+    if type(value) is str and len(value) <= limits.MAX_NAME_BYTES:
+        return one_line(value)
+    raise ValueError(f"a text of at most {limits.MAX_NAME_BYTES} characters")
+
+
 def text(value: object) -> str:
-    """Accept a text for people."""
+    """Accept a text for people; what could steer a terminal is replaced."""
+    return readable(place(value))
+
+
+def place(value: object) -> str:
+    """Accept a path or an address, unchanged: a path need not be UTF-8."""
     if type(value) is str and len(value) <= limits.MAX_TEXT_BYTES:
         return value
     raise ValueError(f"a text of at most {limits.MAX_TEXT_BYTES} characters")

@@ -13,11 +13,11 @@ from trunkline_protocol.frame_fields import (
     Map,
     Maps,
     Names,
+    Place,
     Pool,
     RoleName,
     Secret,
     Since,
-    Text,
     Uint,
     Version,
 )
@@ -100,11 +100,11 @@ class Registered:
 
     KIND: ClassVar[bytes] = b"REGISTERED"
     epoch: Since
-    lane: Text
+    lane: Place
     generation: Born
     orphan_timeout_ms: Uint = 0
     features: Names = ()
-    attachments_dir: Text = ""
+    attachments_dir: Place = ""
 
 
 @record

@@ -10,9 +10,10 @@ import socket
 import stat
 import tracemalloc
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
@@ -46,7 +47,9 @@ class Taken:
     def on_guest_frame(self, peer: bytes, frame: frames.Frame, pid: int | None) -> None:
         self.guests.append((peer, frame, pid))
 
-    def on_rejected(self, peer: bytes, code: str, message: str) -> None:
+    def on_rejected(
+        self, peer: bytes, code: str, message: str, about: Mapping[str, Any] | None = None
+    ) -> None:
         assert peer
         assert message
         self.rejected[code] += 1

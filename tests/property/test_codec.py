@@ -14,12 +14,14 @@ from trunkline_protocol import wire_checks as check
 from trunkline_protocol.codec import Direction
 from trunkline_protocol.failure import RemoteProtocolError
 from trunkline_protocol.ids import Generation, StreamKey
+from trunkline_protocol.printable import one_line, readable
 
 from tests.support import golden
 
 DIRECTIONS = st.sampled_from(Direction)
 KINDS = st.sampled_from([frame.KIND for frame in get_args(frames.Frame)])
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+NAMES = TEXT.map(one_line)
 UINTS = st.integers(0, check.MAX_UINT)
 SCALARS = (
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | TEXT | st.binary()
@@ -150,12 +152,14 @@ STRATEGIES: dict[Any, st.SearchStrategy[Any]] = {
     check.uint: UINTS,
     check.number: st.floats(0, allow_nan=False, allow_infinity=False),
     check.boolean: st.booleans(),
-    check.name: TEXT,
-    check.text: TEXT,
+    check.name: NAMES,
+    check.label: NAMES,
+    check.text: TEXT.map(readable),
+    check.place: TEXT,
     check.binary: st.binary(max_size=64),
     check.recovery: st.sampled_from(sorted(check.RECOVERIES)),
     check.role: st.sampled_from(sorted(check.ROLES)),
-    check.names: st.lists(TEXT, max_size=3).map(tuple),
+    check.names: st.lists(NAMES, max_size=3).map(tuple),
     check.mapping: MAPS,
     check.mappings: st.lists(MAPS, max_size=2).map(tuple),
     check.client_id: st.binary(min_size=16, max_size=16),
@@ -164,8 +168,8 @@ STRATEGIES: dict[Any, st.SearchStrategy[Any]] = {
     check.query_id: st.binary(min_size=16, max_size=16),
     check.lease_id: st.binary(min_size=16, max_size=16),
     check.lease_ids: st.lists(st.binary(min_size=16, max_size=16), max_size=2).map(tuple),
-    check.route_name: TEXT,
-    check.pool_name: TEXT,
+    check.route_name: NAMES,
+    check.pool_name: NAMES,
     check.epoch: UINTS,
     check.generation: st.builds(Generation, UINTS, UINTS),
 }

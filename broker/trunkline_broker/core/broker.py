@@ -284,7 +284,7 @@ class Broker:
 
     def _on_rejected(self, event: events.FrameRejected) -> None:
         self._hub.count_refused(event.code)
-        refused = frames.Refused(event.code, event.message, request=event.request)
+        refused = frames.Refused(event.code, event.message, **(event.about or {}))
         if event.side is Side.CLIENT:
             self._hub.out.append(SendToClient(event.peer, refused))
         else:

@@ -85,7 +85,8 @@ class Endings:
             return
         self._hub.count("calls_ended")
         failure = failure_of(frame.finish)
-        if failure is not None:
+        if failure is not None and worker.state is not WorkerState.DRAINING:
+            # What was replaced may have had another key: its provider's wish is not the new one's.
             self._note_pause(call, failure, now_s)
         told = account(call, CANCELLED if call.is_cancelled else ENDED, now_s, worker, frame)
         if call.is_cancelled:

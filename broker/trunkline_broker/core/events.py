@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from typing import Any
 
 from trunkline_protocol.frames import ClientFrame, WorkerFrame
 from trunkline_protocol.ids import Generation, PoolName, QueryId
@@ -71,13 +72,13 @@ class WorkerFrameReceived:
 
 @record
 class FrameRejected:
-    """Bytes that are no frame; code, text and request are those of `RemoteProtocolError`."""
+    """Bytes that are no frame; code, text and `about` are those of `RemoteProtocolError`."""
 
     side: Side
     peer: bytes
     code: str
     message: str
-    request: int | None = None
+    about: Mapping[str, Any] | None = None
 
 
 @record

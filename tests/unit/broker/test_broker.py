@@ -39,7 +39,7 @@ def test_bytes_that_are_no_frame_are_refused_and_counted() -> None:
     assert rig.to(b"x", frames.Refused) == [frames.Refused("BAD_FRAME", "no")]
     rig.tell(FrameRejected(Side.WORKER, b"y", "UNKNOWN_KIND", "no"))
     assert rig.to(b"y", frames.Refused) == [frames.Refused("UNKNOWN_KIND", "no")]
-    rig.tell(FrameRejected(Side.WORKER, b"z", "BAD_FRAME", "no", 7))
+    rig.tell(FrameRejected(Side.WORKER, b"z", "BAD_FRAME", "no", {"request": 7}))
     assert rig.to(b"z", frames.Refused) == [frames.Refused("BAD_FRAME", "no", request=7)]
     assert rig.hub.refused == {"BAD_FRAME": 2, "UNKNOWN_KIND": 1}
 

@@ -163,3 +163,16 @@ def test_a_pool_whose_new_version_fails_is_what_it_was() -> None:
     worker.exit()
     rig.wait(0.3)
     assert only(rig.spawned()).spec.python == ""
+
+
+def test_a_reload_ends_every_pause_and_starts_what_waited() -> None:
+    """Also where nothing else changes: it is the operator's way to say that a wish is over."""
+    rig, worker = a_rig()
+    client = rig.a_client()
+    worker.end_with(client.open(), "RATE_LIMIT", providerRetryAfterMs=4000.0)
+    waiting = client.open()
+    assert only(client.got(frames.Queued)).reason == "paused"
+    worker.got(frames.Start)
+    reload(rig, a_pool())
+    assert only(worker.got(frames.Start)).call == waiting.call
+    rig.wait(10.0)  # the deadline of the pause is gone with it

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from trunkline_broker.core.events import ConfigRejected, ConfigReplaced, SpawnFailed
 from trunkline_protocol import frames
-from trunkline_protocol.ids import Epoch, Generation
+from trunkline_protocol.ids import Epoch, Generation, RouteName
 
 from tests.support.broker_rig import NORMAL, Rig, RigClient, RigWorker, a_pool, done, only
 
@@ -337,3 +337,34 @@ def test_a_swap_to_a_file_that_is_wrong_or_lacks_the_pool() -> None:
     query = client.query("swap", {"pool": "p", "config": "/x.toml"})
     rig.tell(ConfigReplaced((a_pool(),), client.peer, query.query))
     assert client.answer()["code"] == "SWAP_RUNNING"
+
+
+@pytest.mark.parametrize("wished_ms", [60_000.0, 1e300, 2**63 - 1])
+def test_a_swap_ends_the_pause_that_a_provider_asked_for(wished_ms: float) -> None:
+    """The new worker may have another key; a pause is never longer than an hour."""
+    _, client, old = a_rig()
+    old.end_with(client.open(), "RATE_LIMIT", providerRetryAfterMs=wished_ms)
+    client.open()
+    refused = client.failure()
+    assert refused["code"] == "RATE_LIMIT"
+    assert refused["providerRetryAfterMs"] <= 3_600_000
+    new = begin(client)
+    new.register()
+    new.ready("p")
+    opened = client.open()
+    assert only(new.got(frames.Start)).call == opened.call
+
+
+def test_a_failed_swap_and_a_drained_worker_change_no_pause() -> None:
+    """What was replaced may be over its quota while the new worker is not."""
+    rig, client, old = a_rig()
+    running = client.open()
+    begin(client).exit()
+    old.end_with(client.open(), "RATE_LIMIT", providerRetryAfterMs=4000.0)
+    assert rig.hub.gates.at(RouteName("p")).is_paused(rig.now_s)
+    new = begin(client)
+    new.register()
+    new.ready("p")
+    assert not rig.hub.gates.at(RouteName("p")).is_paused(rig.now_s)
+    old.end_with(running, "RATE_LIMIT", providerRetryAfterMs=4000.0)
+    assert not rig.hub.gates.at(RouteName("p")).is_paused(rig.now_s)

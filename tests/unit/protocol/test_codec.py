@@ -293,4 +293,4 @@ def test_what_cannot_be_decoded_names_its_request_where_it_can_be_read(
     parts = [frames.Registrations.KIND, codec.pack_body(envelope)]
     with pytest.raises(RemoteProtocolError) as caught:
         codec.decode(parts, Direction.WORKER_TO_BROKER)
-    assert caught.value.request == (9 if request_number == 9 else None)
+    assert caught.value.about == ({"request": 9} if request_number == 9 else {})

@@ -114,3 +114,55 @@ def test_errors_inside_a_stream(payload: object, code: str, status: int | None) 
 def test_an_error_inside_a_stream_may_name_a_delay() -> None:
     failure = in_band_failure({"error": {"message": "rate limit, try again in 3s"}}, "")
     assert (failure.provider_retry_after_ms, failure.request_id) == (3_000, None)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Retry-After": "3", "Date": "Fri, 15 Jan 2027 09:00:00 GMT"},
+        {"Retry-After": "Fri, 15 Jan 2027 09:00:03 GMT", "Date": "Fri, 15 Jan 2027 09:00:00 GMT"},
+        {"Retry-After": "Fri, 15 Jan 2027 08:00:03 GMT"},
+        {
+            "anthropic-ratelimit-tokens-remaining": "0",
+            "anthropic-ratelimit-tokens-reset": "2027-01-15T07:00:03Z",
+            "Date": "Fri, 15 Jan 2027 07:00:00 GMT",
+        },
+    ],
+    ids=["seconds", "date", "date-by-our-clock", "reset"],
+)
+def test_a_clock_that_differs_from_ours_changes_no_delay(headers: dict[str, str]) -> None:
+    """Three seconds, though the provider's clock is an hour before ours or behind it."""
+    assert failed(429, {}, **headers).provider_retry_after_ms == 3_000
+
+
+@pytest.mark.parametrize(
+    ("headers", "body"),
+    [
+        ({"Retry-After": "10000000000000000000"}, {}),
+        ({"Retry-After": "31536000"}, {}),
+        ({"Retry-After": "9" * 300}, {}),
+        ({"retry-after-ms": "9" * 300}, {}),
+        ({"Retry-After": "Fri, 15 Jan 9999 08:00:00 GMT"}, {}),
+        ({"Retry-After": "9999-12-31T23:59:59+00:00"}, {}),
+        ({"x-ratelimit-reset": "9" * 300}, {}),
+        ({"x-ratelimit-reset": "9" * 300 + "h"}, {}),
+        ({}, {"error": {"message": f"Please retry in {'9' * 300} seconds"}}),
+        ({}, {"error": {"details": [{"retryDelay": "9" * 300 + "s"}]}}),
+    ],
+)
+def test_nobody_waits_longer_than_an_hour(headers: dict[str, str], body: object) -> None:
+    """What a provider asked for beyond that stands in the message."""
+    failure = failed(429, body, **headers)
+    assert failure.provider_retry_after_ms == 3_600_000
+    assert "asked to wait" in failure.message
+    assert "3600 count" in failure.message
+    assert len(failure.message) < 2_200
+
+
+def test_an_hour_itself_is_no_news() -> None:
+    failure = failed(429, {}, **{"Retry-After": "3600"})
+    assert failure.provider_retry_after_ms == 3_600_000
+    assert "asked" not in failure.message
+    stream = in_band_failure({"error": {"message": "try again in 9000 minutes"}})
+    assert stream.provider_retry_after_ms == 3_600_000
+    assert "540000 s" in stream.message
