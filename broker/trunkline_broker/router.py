@@ -209,9 +209,16 @@ class Router:
         ]
 
     def flush(self) -> None:
-        """Send what was collected."""
+        """Send what was collected.
+
+        A frame that this leads to, such as those about a peer that turns out to be gone, is sent in
+        the next turn of the loop.
+        """
         if not self._outbox:
             return
+        if self._look is not None:  # this is what it was for
+            self._look.cancel()
+            self._look = None
         outbox, self._outbox = self._outbox, []
         if len(outbox) > self._outbox_high_water:
             self._outbox_high_water = len(outbox)
@@ -227,9 +234,6 @@ class Router:
                     raise
                 self._to.on_count("control.peer_unreachable")
                 self._forget(peer)
-        if self._look is not None:  # this is what it was for
-            self._look.cancel()
-            self._look = None
         if has_input(self._socket):
             self.look_again()
 

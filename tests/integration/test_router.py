@@ -294,3 +294,69 @@ def test_bytes_that_are_no_frame_are_rejected(loop: str) -> None:
             assert taken.rejected == {"BAD_FRAME": 3, "UNKNOWN_KIND": 1}
 
     run_on(loop, job())
+
+
+class Asking(Taken):
+    """A receiver that answers the end of a peer with a frame to another one, as the core does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.router: Router | None = None
+        self.other = b""
+
+    def on_gone(self, peer: bytes, *, is_stuck: bool = False) -> None:
+        super().on_gone(peer, is_stuck=is_stuck)
+        assert self.router is not None
+        self.router.send(self.other, frames.Who(Epoch(7)))
+
+
+def test_a_frame_that_sending_leads_to_does_not_wait_for_the_next_event(loop: str) -> None:
+    """A peer turns out to be gone while others are served; what follows goes out at once."""
+
+    async def job() -> None:
+        with run_directory() as root:
+            context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+            asking = Asking()
+            path = root / "control"
+            router = Router(context, path, Direction.CLIENT_TO_BROKER, asking)
+            try:
+                with a_dealer(path) as there:
+                    there.send_multipart(encode(frames.Probe(0)))
+                    await until_async(lambda: len(asking.frames) == 1)
+                    asking.router, asking.other = router, asking.frames[0][0]
+                    with a_dealer(path) as gone:
+                        gone.send_multipart(encode(frames.Probe(1)))
+                        await until_async(lambda: len(asking.frames) == 2)
+                        peer = asking.frames[1][0]
+                    # The router learns of it by this frame or by its monitor, whichever is first.
+                    router.send(peer, frames.Who(Epoch(1)))
+                    router.flush()
+                    await until_async(lambda: asking.gone == [peer], 5, "the end is not noticed")
+                    await until_async(lambda: there.poll(0) != 0, 5, "the frame still waits")
+            finally:
+                router.close()
+                context.term()
+
+    run_on(loop, job())
+
+
+def test_every_frame_of_a_chain_of_ends_is_sent(loop: str) -> None:
+    """`flush` drops a frame, that leads to one that is dropped too, and so on: none is kept."""
+
+    async def job() -> None:
+        with a_router() as (router, taken, path), a_dealer(path) as there:
+            there.send_multipart(encode(frames.Probe(0)))
+            await until_async(lambda: len(taken.frames) == 1)
+            peer = taken.frames[0][0]
+            count = taken.on_count
+
+            def on_count(name: str) -> None:
+                count(name)
+                router.send(peer, frames.Who(Epoch(taken.counts[name])))
+
+            taken.on_count = on_count  # type: ignore[method-assign]
+            router.send(b"nobody", frames.Who(Epoch(1)))
+            router.flush()
+            await until_async(lambda: there.poll(0) != 0, 5, "the frame still waits")
+
+    run_on(loop, job())

@@ -49,6 +49,7 @@ class Client:
         peer: its connection; `None` while it has none.
         pid: its process, if it is on this host and has said `HELLO` here.
         user: name of the key it said `HELLO` with, maybe empty; `None`: a local client.
+        is_greeted: it has said `HELLO` here, so `user` is known.
         access: what it may ask for.
         is_remote: it said `HELLO` from another host; links break, and its process is out of sight.
         calls: every call that is held for it.
@@ -68,6 +69,7 @@ class Client:
     is_pid_gone: bool = False
     is_remote: bool = False
     user: str | None = None
+    is_greeted: bool = False
     access: AccessSpec = FULL
     calls: dict[CallId, Call] = field(default_factory=dict[CallId, Call])
     budget: StreamBudget = field(default_factory=StreamBudget)

@@ -41,7 +41,7 @@ class Greeting:
     ) -> None:
         """Bind a client to its connection and tell it the rest, or refuse it."""
         hub = self._hub
-        refused = self._refusal(frame)
+        refused = self._refusal(frame, user)
         if refused is not None:
             hub.count_refused(refused.code)
             hub.out.append(SendToClient(peer, refused))
@@ -51,7 +51,7 @@ class Greeting:
         old_pid = known.pid if known is not None else None
         displaced = hub.clients.at(peer)
         client = hub.clients.greet(frame.client, peer, pid, frame.name)
-        client.user = user
+        client.user, client.is_greeted = user, True
         client.access = access_of(hub.access, user)
         hub.deadlines.clear((Timer.CLIENT, client.id))
         self._watch(old_pid, client)
@@ -104,14 +104,19 @@ class Greeting:
             raise AssertionError("a client that goes clears its deadline")
         self._dead(client, "gone")
 
-    def _refusal(self, frame: Hello) -> Refused | None:
+    def _refusal(self, frame: Hello, user: str | None) -> Refused | None:
+        known = self._hub.clients.get(frame.client)
+        if known is not None and known.is_greeted and known.user != user:
+            # It would get the streams of the other one; a client has one key for its life.
+            self._hub.count("client_id_of_another_key")
+            return Refused("FORBIDDEN", "this client id belongs to a client with another key")
         spec = self._hub.spec
         if frame.protocol[0] != limits.PROTOCOL_MAJOR:
             ours = f"{limits.PROTOCOL_MAJOR}.{limits.PROTOCOL_MINOR}"
             theirs = f"{frame.protocol[0]}.{frame.protocol[1]}"
             text = f"the broker speaks protocol {ours}, the client {theirs}"
             return Refused("VERSION", text)
-        is_known = self._hub.clients.get(frame.client) is not None
+        is_known = known is not None
         # Whoever looks what is wrong must get in.
         places = spec.max_clients + _COMMANDS * frame.name.startswith(_COMMAND)
         if not is_known and len(self._hub.clients) >= places:

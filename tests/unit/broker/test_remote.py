@@ -126,3 +126,21 @@ def test_only_a_key_that_says_so_administers(op: str) -> None:
         assert refused(client) == "FORBIDDEN"
     assert not rig.has_exited()
     assert rig.hub.clients.at(RemoteClient(rig, "chief").peer).access.is_admin
+
+
+def test_a_client_id_belongs_to_the_key_that_named_it_first() -> None:
+    """A HELLO with another key, or with none, would take the control connection of that client."""
+    rig = Rig()
+    worker = rig.a_worker()
+    client = RemoteClient(rig, "alice")
+    opened = client.open()
+    for user in ("mallory", "", None):
+        hello = frames.Hello(VERSION, client.id, 1, "thief")
+        rig.tell(events.ClientFrameReceived(b"thief", hello, None, user))
+        (refused,) = rig.to(b"thief", frames.Refused)
+        assert refused.code == "FORBIDDEN"
+    assert rig.count("client_id_of_another_key") == 3
+    worker.end(opened)
+    assert client.got(frames.Ended)
+    client.hello()
+    assert client.got(frames.Welcome)
