@@ -481,6 +481,10 @@ class HttpResponse:
                 size += len(data)
         return b"".join(parts)[:limit_bytes]
 
+    async def share(self) -> None:
+        """Leave the loop to others if this response has used its time of the current turn."""
+        await self._turns.share()
+
     def clock_s(self) -> float:
         """Return seconds of the loop, for a limit that spans several reads."""
         return self._clock.now_s()

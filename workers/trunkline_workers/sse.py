@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 MAX_EVENT_BYTES: Final = 16 * 1024 * 1024  # one event; inline images of providers stay below
+MAX_EVENT_LINES: Final = 16_384  # of data in one event; indented JSON has some hundreds
 STRAY_BYTES: Final = 4096  # kept of lines that are no field: enough for an error envelope
 
 _BOM: Final = b"\xef\xbb\xbf"
@@ -33,7 +34,7 @@ class KeepAliveEvent(bytes):
 
 
 class EventTooLargeError(ValueError):
-    """An event passed `MAX_EVENT_BYTES`; the decoder must not be fed again."""
+    """An event passed `MAX_EVENT_BYTES` or `MAX_EVENT_LINES`; the decoder must not be fed again."""
 
 
 class SseDecoder:
@@ -46,6 +47,7 @@ class SseDecoder:
 
     __slots__ = (
         "_at_start",
+        "_bytes_between",
         "_data",
         "_data_bytes",
         "_name",
@@ -72,6 +74,7 @@ class SseDecoder:
         self._data: list[bytes] = []  # data lines of the unfinished event
         self._name = b""  # of the unfinished event
         self._data_bytes = 0  # one per line more than the texts, so that empty lines count too
+        self._bytes_between = 0  # since the last event: a flood of comments is no keep-alive
         self._stray = b""
         self._at_start = True
         self._skip_lf = False  # the last byte was a CR that ended its line
@@ -85,8 +88,16 @@ class SseDecoder:
         """Take one read and return the payloads that it completes, in order.
 
         Raises:
-            EventTooLargeError: an event is larger than `MAX_EVENT_BYTES`.
+            EventTooLargeError: an event, or what stands before it, is larger than
+                `MAX_EVENT_BYTES`, or it has more than `MAX_EVENT_LINES` lines.
         """
+        payloads = self._fed(data)
+        self._bytes_between = 0 if payloads else self._bytes_between + len(data)
+        if self._bytes_between > MAX_EVENT_BYTES:
+            raise EventTooLargeError(f"{MAX_EVENT_BYTES} bytes without a whole event")
+        return payloads
+
+    def _fed(self, data: bytes) -> list[bytes]:
         if self._skip_lf and data:
             self._skip_lf = False
             if data.startswith(b"\n"):
@@ -157,6 +168,8 @@ class SseDecoder:
             self.has_events = True
             self._data.append(value.removeprefix(b" "))
             self._data_bytes += len(value) + 1
+            if len(self._data) > MAX_EVENT_LINES:
+                raise EventTooLargeError(f"an event has more than {MAX_EVENT_LINES} lines")
         elif not name and colon:
             self.comments += 1
             if self._on_comment is not None:

@@ -21,7 +21,7 @@ _BLANK: Final = b" \t\r\n"
 _BOM: Final = b"\xef\xbb\xbf"
 _NO_EVENTS: Final = frozenset({b"{", b"[", b"<"})  # first bytes of JSON and of a web page
 _SHARED_GRACES: Final = 5  # for a finish reason in the payload of content, which proves less
-_IDLE_BYTES: Final = 4 * MAX_EVENT_BYTES  # without content; the keep-alives of a day stay below
+_IDLE_BYTES: Final = MAX_EVENT_BYTES  # without content; the keep-alives of a day stay below
 _SHOWN: Final = 200  # bytes of an unusable body that the failure quotes
 
 

@@ -1,4 +1,4 @@
-"""Bodies cut anywhere: whole frames of AWS's event stream, and how large an unfinished event is."""
+"""Bodies cut anywhere: whole frames of AWS's event stream."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from trunkline_workers.adapters.pydantic_ai.frames import Frames
-from trunkline_workers.adapters.pydantic_ai.unfinished import UnfinishedEvent
 from trunkline_workers.sse import MAX_EVENT_BYTES
 
 from tests.support.event_stream import event
@@ -42,17 +41,3 @@ def test_what_is_no_length_is_refused(length: int) -> None:
     """Before anything is kept for it."""
     with pytest.raises(ValueError, match="a frame of"):
         list(Frames().feed(length.to_bytes(4, "big")))
-
-
-@given(st.lists(st.integers(0, len(STREAM)), max_size=12))
-def test_an_unfinished_event_is_measured(places: list[int]) -> None:
-    """From the last blank line, whatever line ends are used and wherever they are cut."""
-    measure = UnfinishedEvent()
-    *_, size = [measure.take(data) for data in cut(STREAM, places)]
-    assert size == len(b"event: e\ndata: 333")
-
-
-def test_an_event_without_an_end_grows() -> None:
-    measure = UnfinishedEvent()
-    assert [measure.take(b"data: 1\n") for _ in range(3)] == [8, 16, 24]
-    assert measure.take(b"\n") == 0

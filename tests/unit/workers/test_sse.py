@@ -8,6 +8,7 @@ import pytest
 from trunkline_workers import sse
 from trunkline_workers.sse import (
     MAX_EVENT_BYTES,
+    MAX_EVENT_LINES,
     STRAY_BYTES,
     ErrorEvent,
     EventTooLargeError,
@@ -133,13 +134,32 @@ def test_an_endless_event_is_refused(line: bytes) -> None:
 
 
 def test_an_event_of_many_empty_lines_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lines without any text count too; a sixteenth of the bound shows it as well."""
-    bound = MAX_EVENT_BYTES // 16
+    """Lines without any text count too, by their bytes and by their number."""
+    bound = 4 * MAX_EVENT_LINES
     monkeypatch.setattr(sse, "MAX_EVENT_BYTES", bound)
-    lines = [b"data:\n" * (bound // 2)]
+    lines = [b"data:\n" * (bound // 12)]
     assert decoded(*lines) == []
     with pytest.raises(EventTooLargeError):
         decoded(*lines * 3)
+    monkeypatch.undo()
+    with pytest.raises(EventTooLargeError, match="lines"):
+        decoded(b"data:\n" * (MAX_EVENT_LINES + 1))
+
+
+@pytest.mark.parametrize("line", [b":\n", b"\n", b"\r", b"event: x\n", b"stray\n"])
+def test_a_flood_between_two_events_is_refused(
+    line: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What makes no event has the bound of an event; a whole event begins it anew."""
+    monkeypatch.setattr(sse, "MAX_EVENT_BYTES", 64 * 1024)
+    decoder = SseDecoder()
+    flood = line * (32 * 1024 // len(line))
+    for _ in range(4):
+        decoder.feed(flood)
+        assert decoder.feed(b"\n\ndata: 1\n\n") == [b"1"]
+    decoder.feed(flood)
+    with pytest.raises(EventTooLargeError):
+        decoder.feed(flood + flood)
 
 
 def test_small_reads_cost_no_more_than_linear() -> None:

@@ -15,6 +15,8 @@ from trunkline_workers.adapters.chat_completions.wire import MalformedPayloadErr
 DONE: Final = b"[DONE]"
 _PREFIX: Final = b"data:"
 _BLANK: Final = re.compile(r"[ \t\r\n]+")
+_TAKEN_BYTES: Final = 256 * 1024  # of a payload that is taken apart; parts are tokens, not images
+_PARTS_MAX: Final = 1024
 _decoder: Final = json.JSONDecoder(strict=False)
 
 
@@ -30,6 +32,8 @@ def is_whole(payload: bytes) -> bool:
 
 def taken_apart(payload: bytes) -> list[bytes]:
     """Return the payloads that a malformed one stands for; none if it stands for nothing."""
+    if len(payload) > _TAKEN_BYTES or payload.count(b"\n") > _PARTS_MAX:
+        return []
     stripped = payload.strip()
     if stripped != payload:
         return [stripped]
@@ -49,6 +53,8 @@ def _objects(payload: bytes) -> list[bytes]:
     found: list[bytes] = []
     at = 0
     while at < len(text):
+        if len(found) > _PARTS_MAX:
+            return []
         if text.startswith(DONE.decode(), at):
             end = at + len(DONE)
         elif text[at] == "{":

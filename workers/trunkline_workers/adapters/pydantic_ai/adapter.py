@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from typing import Any
 
 from trunkline_protocol.chunks import StreamChunk
@@ -25,8 +26,8 @@ from trunkline_protocol.models import (
 from trunkline_protocol.options import GenerateOptions
 
 from trunkline_workers.adapter import AdapterContext
-from trunkline_workers.adapters.pydantic_ai.comments import CommentFilter
 from trunkline_workers.adapters.pydantic_ai.config import AdapterConfig, ModelFacts, read_config
+from trunkline_workers.adapters.pydantic_ai.events import SdkEvents
 from trunkline_workers.adapters.pydantic_ai.exchange import Exchange, current_exchange
 from trunkline_workers.adapters.pydantic_ai.failures import cut_short, failure_of
 from trunkline_workers.adapters.pydantic_ai.models import Models, missing
@@ -37,6 +38,7 @@ from trunkline_workers.adapters.pydantic_ai.request import (
     check_body,
     offered_efforts,
 )
+from trunkline_workers.adapters.pydantic_ai.shapes import SHAPES, check_shape
 from trunkline_workers.adapters.pydantic_ai.translate import PartTranslator, usage_chunks
 from trunkline_workers.credentials import plain
 from trunkline_workers.http_adapter import HttpAdapter
@@ -182,8 +184,9 @@ class PydanticAiAdapter(HttpAdapter):
         """
         config = self._config
         exchange = Exchange(self._http, config.limits, check_body(options), plain(config.headers))
-        if not config.profile.reads_comments:
-            exchange.shown = CommentFilter()
+        shape = SHAPES.get(config.profile.extra)
+        if shape is not None:
+            exchange.events = SdkEvents(partial(check_shape, shape=shape))
         scope = ReplayScope(config.name, model.system, config.profile.signatures_are_base64)
         translator = PartTranslator(interleaves=config.profile.interleaves, scope=scope)
         response: Any = None

@@ -154,7 +154,6 @@ def converse_class(part: Callable[[str], Any]) -> Any:
         ) -> AsyncGenerator[Any]:
             written = await self._messages_create(messages, True, settings, parameters)
             exchange = current_exchange.get()
-            exchange.unfinished = None  # frames have lengths, which `Frames` bounds
             head = await exchange.send(*written["send"])
             if head.body is not None and exchange.failure is not None:
                 raise LlmError(exchange.failure)

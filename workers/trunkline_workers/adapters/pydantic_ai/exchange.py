@@ -6,7 +6,6 @@ its close, and the facts of a failure are those of the wire, whatever the librar
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
@@ -16,14 +15,14 @@ from typing import Final, NoReturn
 from trunkline_protocol.failure import Code, LlmError, LlmFailure
 from trunkline_protocol.http_failure import request_id
 
-from trunkline_workers.adapters.pydantic_ai.unfinished import UnfinishedEvent
+from trunkline_workers.adapters.pydantic_ai.events import SdkEvents, UnreadableEventError
 from trunkline_workers.clocks import StreamLimits
 from trunkline_workers.http import HttpClient, HttpRequest, HttpResponse
 from trunkline_workers.refusals import refusal_body, refused
-from trunkline_workers.sse import MAX_EVENT_BYTES
+from trunkline_workers.sse import MAX_EVENT_BYTES, EventTooLargeError
 
 _HEAD_BYTES: Final = 64 * 1024  # of a body that is no event stream, kept for its error
-_LARGE_EVENT_BYTES: Final = 1024 * 1024
+_IDLE_BYTES: Final = MAX_EVENT_BYTES  # without content; the keep-alives of a day stay below
 _TAIL_BYTES: Final = 64 * 1024  # of any body, kept for an error in its last event
 # Ours to set: what the client decodes, how it frames and where it connects.
 OWN_HEADERS: Final = frozenset(
@@ -36,10 +35,6 @@ _FRAMING: Final = frozenset(
 
 def _never() -> bool:
     return False
-
-
-def _as_it_is(data: bytes) -> bytes:
-    return data
 
 
 @dataclass(slots=True)
@@ -60,8 +55,7 @@ class Exchange:
         limits: on waiting.
         check: looks at the body before it goes out; raises `LlmError` to refuse it.
         headers: added to the request.
-        shown: of each read, to the library; `b""` for nothing.
-        unfinished: measures the events of the body; `None`: it has none that end in blank lines.
+        events: takes the body apart for the library; `None`: it gets the reads as they come.
         has_finish: whether the provider has said how the answer ends.
         failure: what went wrong on the wire, if anything did.
         requests: how many the library asked for; only the first is made.
@@ -72,8 +66,7 @@ class Exchange:
     limits: StreamLimits
     check: Callable[[bytes], None]
     headers: Mapping[str, str]
-    shown: Callable[[bytes], bytes] = _as_it_is
-    unfinished: UnfinishedEvent | None = field(default_factory=UnfinishedEvent)
+    events: SdkEvents | None = None
     has_finish: Callable[[], bool] = _never
     failure: LlmFailure | None = None
     requests: int = 0
@@ -82,6 +75,8 @@ class Exchange:
     _head: bytearray = field(default_factory=bytearray)
     _reads: deque[bytes] = field(default_factory=deque[bytes])  # the last ones
     _reads_bytes: int = 0
+    _idle_bytes: int = 0  # since the last content
+    _is_over: bool = False  # nothing more is read
     _grace_left_s: float | None = None
     _is_early: bool = False  # content came behind the finish reason, which therefore means nothing
 
@@ -138,27 +133,36 @@ class Exchange:
         Raises:
             LlmError: a limit passed or the connection broke; kept in `failure` too.
         """
-        while data := await self._read():
-            if self.unfinished is not None:
-                await self._bound_event(self.unfinished, data)
-            if shown := self.shown(data):
-                return shown
-        return b""
-
-    async def _bound_event(self, unfinished: UnfinishedEvent, data: bytes) -> None:
-        """Bound the unfinished event: the SDKs join what they have of it at each read."""
-        size = unfinished.take(data)
-        if size > MAX_EVENT_BYTES:
-            text = f"an event is larger than {MAX_EVENT_BYTES} bytes"
-            self.failure = LlmFailure(text, Code.MALFORMED_RESPONSE, request_id=self.request_id)
-            raise LlmError(self.failure)
-        if size > _LARGE_EVENT_BYTES:
-            await asyncio.sleep(0)  # reads that are there already would let nobody else run
-
-    async def _read(self) -> bytes:
-        response = self._response
+        response, events = self._response, self.events
         if response is None:
             raise AssertionError("the body is read before the head")
+        if events is None:
+            return await self._read(response)
+        while not (piece := events.take()) and not self._is_over:
+            self._put(events, await self._read(response))
+        await response.share()  # what an SDK makes of the last piece took its time
+        return piece
+
+    def _put(self, events: SdkEvents, data: bytes) -> None:
+        """Pass a read on, or the end of the body."""
+        self._idle_bytes += len(data)
+        try:
+            self._bound_idle()
+            if data:
+                events.put(data)
+            else:
+                self._is_over = True
+                events.end()
+        except (EventTooLargeError, UnreadableEventError) as exc:
+            text = f"the response could not be read: {exc}"
+            self.failure = LlmFailure(text, Code.MALFORMED_RESPONSE, request_id=self.request_id)
+            raise LlmError(self.failure) from None
+
+    def _bound_idle(self) -> None:
+        if self._idle_bytes > _IDLE_BYTES:
+            raise UnreadableEventError(f"{_IDLE_BYTES >> 20} MiB without content")
+
+    async def _read(self, response: HttpResponse) -> bytes:
         try:
             data = await (self._within_grace(response) if self.is_finishing else response.read())
         except LlmError as exc:
@@ -193,8 +197,9 @@ class Exchange:
 
     def progressed(self, *, is_content: bool) -> None:
         """Note that chunks came; `is_content`: more than the end of a block."""
-        if is_content and self._grace_left_s is not None:
-            self._is_early = True
+        if is_content:
+            self._idle_bytes = 0
+            self._is_early = self._is_early or self._grace_left_s is not None
         if self._response is not None:
             self._response.progressed()
 

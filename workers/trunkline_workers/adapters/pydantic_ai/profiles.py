@@ -28,7 +28,6 @@ class Profile:
         unasked_settings: of the library, for models that think and calls that name no effort.
         interleaves: deltas of a tool call may come after the next call has begun.
         signatures_are_base64: the library decodes a thought signature before it sends it.
-        reads_comments: the SDK skips comments of an event stream.
         needs_key: a call without a key is refused; else there may be other credentials.
         extra: pip extra of `pydantic-ai-slim`.
     """
@@ -45,7 +44,6 @@ class Profile:
     unasked_settings: Mapping[str, object] = field(default_factory=dict[str, object])
     interleaves: bool = False
     signatures_are_base64: bool = False
-    reads_comments: bool = True
     needs_key: bool = True
     extra: str = ""
 
@@ -76,7 +74,6 @@ PROFILES: Final[Mapping[str, Profile]] = MappingProxyType(
                 {"google_thinking_config": {"include_thoughts": True}}
             ),
             signatures_are_base64=True,
-            reads_comments=False,
             extra="google",
         ),
         "openai-responses": Profile(
