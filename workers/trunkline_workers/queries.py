@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, cast
+from itertools import islice
+from typing import Any, Final, TypeVar, cast
 
 from trunkline_protocol.codec import pack_body, unpack_body
 from trunkline_protocol.failure import Code, LlmError, LlmFailure, RemoteProtocolError
@@ -35,7 +36,10 @@ from trunkline_workers.foreign import is_closing, is_ours
 from trunkline_workers.host_task import own_task
 from trunkline_workers.runtime import WorkerRuntime
 
+T = TypeVar("T")
+
 Argument = Mapping[str, Any]
+MAX_MODELS: Final = 16_384  # of one route; the largest gateways list some hundreds
 _GONE: Final = "this prepared call was used, was released, or its lease of {:g} s has run out"
 
 
@@ -135,7 +139,7 @@ class Queries:
         adapter = self._adapter(query.provider)
         models = await foreign.await_(lambda: adapter.list_models(query.provider))
         # The list and its entries are objects of the adapter: reading them runs more of its code.
-        checked = foreign.call(check_model_list, query.provider, models)
+        checked = foreign.call(lambda: check_model_list(query.provider, _first(models)))
         return [model.to_dict() for model in checked]
 
     async def _resolve_model_info(self, query: Query, argument: Argument) -> object:
@@ -198,7 +202,7 @@ class Queries:
         check_discovery_request(draft)
         try:
             discovered = await foreign.await_(discover, draft)
-            models = foreign.call(distinct_models, discovered)
+            models = foreign.call(lambda: distinct_models(_first(discovered)))
         # An endpoint may echo the key that it refuses, and adapters may quote the endpoint.
         except LlmError as exc:
             key = draft.api_key
@@ -212,6 +216,19 @@ class Queries:
         if adapter is None:
             raise no_adapter(provider)
         return adapter
+
+
+def _first(listed: Iterable[T]) -> Iterable[T]:
+    """Return the beginning of what an adapter lists: its iterator may have no end.
+
+    Raises:
+        LlmError: `INVALID_CATALOG`: there is more than that.
+    """
+    entries = list(islice(listed, MAX_MODELS + 1))
+    if len(entries) > MAX_MODELS:
+        text = f"the adapter lists more than {MAX_MODELS} models"
+        raise LlmError.of(text, Code.INVALID_CATALOG)
+    return entries
 
 
 def no_adapter(provider: str) -> LlmError:
