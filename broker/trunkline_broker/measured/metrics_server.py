@@ -117,11 +117,9 @@ class MetricsServer:
             self._rest(listening)  # no descriptor is left: the same connection would call at once
             raise
         if len(self._open) >= MAX_CONNECTIONS:
+            # Always room for the newest: it may be a probe, and who waits for a page may ask again.
             idle = (each for each in self._open if each.is_idle)
-            if (oldest := next(idle, None)) is None:
-                accepted.close()
-                return
-            oldest.close()
+            next(idle, next(iter(self._open))).close()
         connection = Connection(accepted, self._edge, self._on_request, self._on_closed)
         self._open[connection] = None
         connection.begin()

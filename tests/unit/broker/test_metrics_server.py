@@ -254,6 +254,31 @@ async def test_requests_that_wait_share_one_snapshot() -> None:
         assert taken <= 3
 
 
+async def test_readers_that_wait_for_a_page_keep_no_probe_out() -> None:
+    """However many they are: a health check is answered while a page takes its time."""
+    rendering = threading.Event()
+
+    class Slow(FakeSnapshot):
+        def page(self, accept: str) -> Page:
+            rendering.wait(20 * SLOW)
+            return super().page(accept)
+
+    async with served(Slow) as page:
+        request = b"GET /metrics HTTP/1.1\r\n\r\n"
+        waiting = [socket.create_connection(page.address) for _ in range(MAX_CONNECTIONS)]
+        for each in waiting:
+            each.sendall(request)
+        await until_async(lambda: page.server.open_count() == MAX_CONNECTIONS)
+        try:
+            for _ in range(5):
+                assert await page.get("GET /healthz HTTP/1.1") == ("HTTP/1.1 200 OK", b"ok\n")
+        finally:
+            rendering.set()
+            for each in waiting:
+                each.close()
+        assert await page.is_well()
+
+
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
 async def test_the_address_in_use_can_be_put_into_a_url(host: str) -> None:
     server = Served(FakeSnapshot).server
