@@ -16,6 +16,7 @@ from zlib import crc32
 import pytest
 from hypothesis import settings
 from trunkline_protocol import frames
+from trunkline_protocol.codec import Direction
 
 from tests.support.joined.client import ClientShell, Reader
 from tests.support.joined.history import History
@@ -24,6 +25,7 @@ from tests.support.joined.worker import Play
 T = TypeVar("T")
 LONG: Final = Play(400, 8, 0.02)  # some 1 s
 SHORT: Final = Play(3, 8, 0.0)
+PAST_ITS_WINDOW: Final = Play(1600, 64, 0.02)  # stops at chunk 1,024 if nobody reads or detaches
 # `make test` plays one gap or strike of each row, `make test-random` plays all of them.
 PLAYS_ALL: Final = settings().max_examples > 100
 GAPS_S: Final = (0.0, 0.004, 0.3)
@@ -78,7 +80,8 @@ def begun(kind: str, seed: int = 1) -> tuple[History, ClientShell, Reader]:
     world.hub.spec = world.spec
     client, _ = world.a_client(), world.a_client()
     history.clock.run(history.clock.now_s + 0.5)
-    play = SHORT if kind == "ended" else replace(LONG, failures=int(kind == "recovered"))
+    play = {"ended": SHORT, "detachable": PAST_ITS_WINDOW}.get(kind, LONG)
+    play = replace(play, failures=int(kind == "recovered"))
     recovery = "policy" if kind == "recovered" else "none"
     reader = client.open("wide", play, detachable=kind == "detachable", recovery=recovery)
     if kind == "ended":
@@ -133,18 +136,18 @@ def _kinds(*frame_types: Any) -> list[str]:
 
 
 LOST: Final = [
-    *(("from client", kind) for kind in _kinds(
+    *((Direction.CLIENT_TO_BROKER.value, kind) for kind in _kinds(
         frames.Open, frames.Credit, frames.Resume, frames.Restate, frames.Cancel, frames.Done,
         frames.Attach, frames.Probe, frames.Hello,
     )),
-    *(("to client", kind) for kind in _kinds(
+    *((Direction.BROKER_TO_CLIENT.value, kind) for kind in _kinds(
         frames.Welcome, frames.Accepted, frames.Queued, frames.Window, frames.Sent, frames.Ended,
         frames.Failed, frames.Lost, frames.Retry, frames.RetryStarted, frames.Snapshot,
     )),
-    *(("from worker", kind) for kind in _kinds(
+    *((Direction.WORKER_TO_BROKER.value, kind) for kind in _kinds(
         frames.Register, frames.Registrations, frames.Heartbeat, frames.Ended, frames.Snapshot,
     )),
-    *(("to worker", kind) for kind in _kinds(
+    *((Direction.BROKER_TO_WORKER.value, kind) for kind in _kinds(
         frames.Registered, frames.Committed, frames.Role, frames.Start, frames.Window,
         frames.Credit, frames.Resume, frames.Cancel, frames.Done, frames.Attach, frames.Heartbeat,
     )),
@@ -157,7 +160,8 @@ class LoseOnce:
     def __init__(self, way: str, kind: str) -> None:
         self.way, self.kind, self.left = way, kind, 1
 
-    def __call__(self, way: str, frame: Any) -> bool:
+    def __call__(self, way: str, frame: object, party: object) -> bool:
+        del party
         kind = getattr(frame, "KIND", b"").decode()
         is_lost = (way, kind) == (self.way, self.kind) and self.left > 0
         self.left -= is_lost
