@@ -19,7 +19,7 @@ from httpx_aiohttp.transport import AiohttpTransport
 from trunkline_workers.connections import Connection
 from trunkline_workers.wires import Wires
 
-_wires: Final[ContextVar[Wires | None]] = ContextVar("_wires", default=None)
+_connection: Final[ContextVar[AiohttpConnection | None]] = ContextVar("_connection", default=None)
 
 
 class _Request(aiohttp.ClientRequest):
@@ -27,10 +27,9 @@ class _Request(aiohttp.ClientRequest):
 
     async def send(self, conn: Any) -> aiohttp.ClientResponse:
         """Send the request."""
-        wires, protocol = _wires.get(), conn.protocol
-        if wires is not None and protocol is not None and protocol.transport is not None:
-            wires.add(protocol.transport, protocol.closed)
-            wires.connected()
+        connection, protocol = _connection.get(), conn.protocol
+        if connection is not None and protocol is not None and protocol.transport is not None:
+            connection.carry(protocol)
         return await super().send(conn)
 
 
@@ -77,14 +76,24 @@ class AiohttpClient(httpx.AsyncClient):
 class AiohttpConnection(Connection):
     """A connection of aiohttp."""
 
+    def __init__(self, client: httpx.AsyncClient, wires: Wires) -> None:
+        super().__init__(client, wires)
+        self._protocol: Any = None
+
     def enter(self) -> None:
         """Have requests of the current task report to this connection."""
-        _wires.set(self.wires)
+        _connection.set(self)
+
+    def carry(self, protocol: Any) -> None:
+        """Take the protocol of aiohttp on which a request is about to be sent."""
+        self._protocol = protocol
+        self.wires.add(protocol.transport, protocol.closed)
+        self.wires.connected()
 
     @property
     def has_leftovers(self) -> bool:
-        """Return `False`: aiohttp itself closes a connection with bytes behind an answer."""
-        return False
+        """Return whether bytes came behind the end of the last answer, at once or later."""
+        return self._protocol is None or bool(self._protocol.should_close)
 
 
 class Resolver(AbstractResolver):

@@ -44,12 +44,11 @@ def _certificate_error(exc: BaseException) -> ssl.SSLCertVerificationError | Non
     """Return the refusal of a certificate that is behind an exception, if one is."""
     seen: BaseException | None = exc
     for _ in range(_CAUSES_MAX):
+        if isinstance(seen, aiohttp.ClientConnectorCertificateError):
+            seen = seen.certificate_error  # the outer one is of the same type and has no details
         if seen is None or isinstance(seen, ssl.SSLCertVerificationError):
             return seen
-        if isinstance(seen, aiohttp.ClientConnectorCertificateError):
-            seen = seen.certificate_error
-        else:
-            seen = seen.__cause__ or seen.__context__
+        seen = seen.__cause__ or seen.__context__
     return None
 
 
