@@ -60,6 +60,13 @@ def test_nor_does_the_last_one_under_a_broker_that_dies(kind: Kind) -> None:
     assert scenario.outcome() == _OUTCOME
 
 
+def test_a_handover_that_the_worker_missed_survives_the_broker() -> None:
+    """The first owner was told that its call is another client's; it does not cancel it later."""
+    scenario = Scenario(Loss(("broker to worker", "Attach"), at=0), _BROKER_DIES_S)
+    assert scenario.play(_SOON_S) == []
+    assert scenario.outcome() == _OUTCOME
+
+
 @pytest.mark.parametrize("from_s", _FROM_S)
 @pytest.mark.parametrize("kind", sorted(set(_SENT.seen) - {_CREDIT}), ids=_name)
 def test_a_kind_that_is_lost_for_ever_keeps_nothing(kind: Kind, from_s: float) -> None:

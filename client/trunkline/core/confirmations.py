@@ -26,11 +26,12 @@ class Confirmations:
         due_s: when `flush` must be called next; infinity for never.
     """
 
-    __slots__ = ("_high_water", "_refs", "_said", "_sent_s", "due_s")
+    __slots__ = ("_handed_over", "_high_water", "_refs", "_said", "_sent_s", "due_s")
 
     def __init__(self) -> None:
         self._refs: list[CallRef] = []
         self._said: OrderedDict[CallRef, float] = OrderedDict()  # and when; the oldest first
+        self._handed_over: OrderedDict[CallRef, None] = OrderedDict()  # the oldest first
         self._high_water = 0
         self._sent_s = -_NEVER_S
         self.due_s = _NEVER_S
@@ -49,6 +50,12 @@ class Confirmations:
         elif self.due_s == _NEVER_S:
             self.due_s = max(now_s, self._sent_s + limits.DONE_BATCH_S)
 
+    def hand_over(self, call: CallId, attempt: int) -> None:
+        """Take note that another client may read this attempt: this one does not end it."""
+        self._handed_over[CallRef(call, attempt)] = None
+        if len(self._handed_over) > limits.MAX_LIST_ENTRIES:
+            self._handed_over.popitem(last=False)
+
     def on_named(self, call: CallId, attempt: int, now_s: float, *, is_ended: bool) -> Effects:
         """Answer a broker that names a call which this client does not hold.
 
@@ -60,9 +67,12 @@ class Confirmations:
 
         Returns:
             Nothing if a `DONE` is under way, or is due again: `flush` sends it. `CANCEL` for a
-            running attempt that was never received whole here.
+            running attempt that was never received whole here. Nothing for one that was handed
+            over: a broker that has not heard of it names it here.
         """
         ref = CallRef(call, attempt)
+        if ref in self._handed_over:
+            return NOTHING
         said_s = self._said.get(ref)
         if said_s is not None and now_s - said_s < limits.REPEAT_AFTER_S:
             return NOTHING

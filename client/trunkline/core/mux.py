@@ -434,6 +434,8 @@ class Mux:
         old_key = stream.stream_key
         self._unsent.note_chunks(stream.intake.most_waiting)  # a retry begins with an empty one
         effects = self._told(stream, frame, now_s)
+        if type(frame) is Failed and stream.request.is_detachable:
+            self._done.hand_over(frame.call, frame.attempt)
         if stream.stream_key != old_key:
             del self._by_key[old_key]
             self._by_key[stream.stream_key] = stream
