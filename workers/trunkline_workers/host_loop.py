@@ -19,8 +19,8 @@ _LEFT_S: Final = 1.0  # for tasks that the adapter has left behind, and then for
 class Runnable(Protocol):
     """What the runner needs of a host."""
 
-    async def run(self) -> int:
-        """Run to the end; return the exit code."""
+    def run(self) -> Coroutine[Any, Any, int]:
+        """Return what runs to the end and returns the exit code."""
         ...
 
     def report(self, diagnostic: str) -> None:
@@ -32,8 +32,16 @@ def run_host(host: Runnable) -> int:
     """Run a worker on uvloop, or on asyncio where there is none; returns its exit code."""
     loop = new_loop()
     asyncio.set_event_loop(loop)
+    task = HostTask(host.run(), loop=loop, is_shielded=True)
     try:
-        return _run(loop, host.run(), host)
+        while not task.done():
+            try:
+                loop.run_until_complete(task)
+            # Raised by a callback that is not ours, or by `loop.stop()`.
+            except BaseException as exc:  # noqa: BLE001
+                if not task.done():
+                    host.report(f"adapter code left the event loop: {failure_of(exc).message}")
+        return task.result()
     finally:
         _close(loop)
 
@@ -45,18 +53,6 @@ def new_loop() -> asyncio.AbstractEventLoop:
     except ModuleNotFoundError:  # Windows, or an adapter's own lean environment
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
-
-
-def _run(loop: asyncio.AbstractEventLoop, body: Coroutine[Any, Any, int], host: Runnable) -> int:
-    task = HostTask(body, loop=loop, is_shielded=True)
-    while not task.done():
-        try:
-            loop.run_until_complete(task)
-        # Raised by a callback that is not ours, or by `loop.stop()`.
-        except BaseException as exc:  # noqa: BLE001
-            if not task.done():
-                host.report(f"adapter code left the event loop: {failure_of(exc).message}")
-    return task.result()
 
 
 def _close(loop: asyncio.AbstractEventLoop) -> None:
@@ -84,6 +80,6 @@ def _finish(loop: asyncio.AbstractEventLoop, body: Coroutine[Any, Any, None]) ->
     while not task.done():
         try:
             loop.run_until_complete(task)
-        # As in _run; the host's log is closed by now.
+        # As in run_host; the host's log is closed by now.
         except BaseException:  # noqa: BLE001, S112
             continue
