@@ -24,7 +24,8 @@ _CONTROLS: Final = (
     "\u200b\u2028\u2029\u2060-\u2064\ufeff\ufff9-\ufffb\U000e0000-\U000e007f"  # not visible
     "\ud800-\udfff\ufffe\uffff"  # no characters: half pairs have no UTF-8 form
 )
-_IN_TEXT: Final = re.compile(f"[{_CONTROLS}]")
+STEERING: Final = re.compile(f"[{_CONTROLS}]")
+"""What no text for people may hold; tab and line feed are left to the caller."""
 _IN_LINE: Final = re.compile(f"[{_CONTROLS}\t\n]")
 
 
@@ -61,7 +62,7 @@ def readable(text: str, most: int = MAX_TEXT_BYTES) -> str:
     text = text[:most]
     if text.isascii() and text.isprintable():
         return text
-    return _IN_TEXT.sub(REPLACEMENT, text)
+    return STEERING.sub(REPLACEMENT, text)
 
 
 def code_of(value: object) -> str:

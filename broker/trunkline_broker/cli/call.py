@@ -13,7 +13,7 @@ from trunkline_protocol.failure import LocalProtocolError
 from trunkline_broker.cli.connection import broker, run_async
 from trunkline_broker.cli.exits import ExitCode
 from trunkline_broker.cli.names import provider_names
-from trunkline_broker.cli.terminal import fail, print_json
+from trunkline_broker.cli.terminal import fail, json_text, print_json
 
 
 def call(
@@ -84,7 +84,7 @@ async def _streamed(fields: dict[str, Any]) -> bool:
     is_good = False
     async with broker("call") as llm, llm.stream(fields) as chunks:
         async for chunk in chunks:
-            sys.stdout.write(json.dumps(chunk.to_dict(), ensure_ascii=False) + "\n")
+            sys.stdout.write(json_text(chunk.to_dict()) + "\n")
             sys.stdout.flush()
             if isinstance(chunk, Finish):
                 is_good = chunk.reason.failure is None

@@ -30,7 +30,7 @@ from trunkline_broker.cli import (
     usage,
 )
 from trunkline_broker.cli.exits import EPILOG, ExitCode
-from trunkline_broker.cli.terminal import CommandError, err
+from trunkline_broker.cli.terminal import CommandError, accept_every_character, err
 
 HELP: Final = """One broker daemon for every LLM call on a machine.
 
@@ -118,6 +118,7 @@ def main(arguments: list[str] | None = None) -> int:
         An `ExitCode`.
     """
     completion.prepare()
+    accept_every_character()
     try:
         app(args=arguments, prog_name="trunkline")
     except SystemExit as exc:  # how click ends, also after errors in the arguments

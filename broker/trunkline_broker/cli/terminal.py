@@ -1,16 +1,21 @@
-"""What the commands write on: results on stdout, everything about them on stderr.
+"""The consoles of the commands: results on stdout, everything about them on stderr.
 
 `rich` is imported when the first line is written, not when a command is only looked up. It obeys
-`NO_COLOR` and writes no escapes into pipes.
+`NO_COLOR` and writes no escapes into pipes. No text steers the terminal, whatever it holds, and
+none makes a command fail because the terminal's encoding lacks a character.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import re
 import sys
 from functools import cache
 from typing import TYPE_CHECKING, Final, NoReturn
+
+from trunkline_protocol.printable import STEERING
 
 from trunkline_broker.cli.exits import ExitCode
 
@@ -32,9 +37,9 @@ class CommandError(Exception):
 @cache
 def out() -> Console:
     """Return the console of results."""
-    from rich.console import Console
+    from trunkline_broker.cli.plain_console import PlainConsole
 
-    return Console(highlight=False, soft_wrap=True, width=_width())
+    return PlainConsole(width=_width())
 
 
 def _width() -> int | None:
@@ -49,14 +54,31 @@ def _width() -> int | None:
 @cache
 def err() -> Console:
     """Return the console of remarks."""
-    from rich.console import Console
+    from trunkline_broker.cli.plain_console import PlainConsole
 
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return PlainConsole(stderr=True)
 
 
 def print_json(value: object) -> None:
     """Write one JSON document to stdout."""
-    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=False, default=_json_form) + "\n")
+    sys.stdout.write(json_text(value, indent=2) + "\n")
+
+
+def json_text(value: object, indent: int | None = None) -> str:
+    """Return JSON in which every character that could steer a terminal is escaped."""
+    text = json.dumps(value, indent=indent, ensure_ascii=False, default=_json_form)
+    return STEERING.sub(_escaped, text)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return json.dumps(found[0])[1:-1]
+
+
+def accept_every_character() -> None:
+    """Have stdout and stderr write what their encoding lacks as an escape, instead of raising."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _json_form(value: object) -> object:

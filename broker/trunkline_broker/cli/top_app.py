@@ -185,7 +185,9 @@ def _table(columns: Sequence[Column], rows: Sequence[Sequence[Cell]]) -> Table:
             table.add_column(title, justify=justify, no_wrap=at > 0, overflow="fold")
     shown = [at for at, (_, is_shown) in enumerate(columns) if is_shown]
     for row in rows:
-        table.add_row(*(row[at] for at in shown))
+        # A text would be read as markup: a name may hold brackets.
+        cells = (row[at] for at in shown)
+        table.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in cells))
     return table
 
 

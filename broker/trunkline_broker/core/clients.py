@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any, Final, cast
 
+from trunkline_protocol.counts import is_count
 from trunkline_protocol.ids import CallId, ClientId, LeaseId, QueryId
 from trunkline_protocol.limits import MAX_OPEN_CALLS_PER_CLIENT
+from trunkline_protocol.printable import one_line
 
 from trunkline_broker.core.access import FULL
 from trunkline_broker.core.calls import Call
@@ -36,7 +38,7 @@ Figures = tuple[int, int, int]
 def figures_of(said: object) -> Figures | None:
     """Return three numbers that a peer gave; `None` if they are anything else."""
     figures: list[Any] = list(cast("Any", said)) if isinstance(said, list | tuple) else []
-    if len(figures) == 3 and all(type(figure) is int and figure >= 0 for figure in figures):
+    if len(figures) == 3 and all(map(is_count, figures)):
         return figures[0], figures[1], figures[2]
     return None
 
@@ -83,7 +85,7 @@ class Client:
     def note_queues(self, said: Mapping[str, Any]) -> None:
         """Keep what it says of its queues; a map may be large, and there may be many clients."""
         entries = islice(said.items(), _MOST_QUEUES)
-        read = ((name[:_LONGEST_NAME], figures_of(figures)) for name, figures in entries)
+        read = ((one_line(name, _LONGEST_NAME), figures_of(figures)) for name, figures in entries)
         self.queues = {name: figures for name, figures in read if figures is not None}
 
     def may_say(self, now_s: float) -> bool:

@@ -256,12 +256,13 @@ def read_usage(path: Path, since_s: int, groups: Sequence[str] = GROUPS) -> list
         "hour": "strftime('%Y-%m-%d %H:00', bucket, 'unixepoch') AS hour",
     }
     wanted = [columns.get(name, name) for name in groups]
-    sums = [f"SUM({name}) AS {name}" for name in COUNTS]
+    # Sums of floats: SUM fails where one of integers passes 64 bits, which a liar may bring about.
+    sums = [f"CAST(SUM(CAST({name} AS REAL)) AS INTEGER) AS {name}" for name in COUNTS]
     numbers = ", ".join(str(at + 1) for at in range(len(groups)))
     group = f"GROUP BY {numbers} " if groups else ""
     query = (
         f"SELECT {', '.join([*wanted, *sums])} FROM usage WHERE bucket >= ? "  # noqa: S608
-        f"{group}ORDER BY SUM(input + output + cache_read + cache_write) DESC, SUM(calls) DESC"
+        f"{group}ORDER BY TOTAL(input + output + cache_read + cache_write) DESC, TOTAL(calls) DESC"
     )
     if not path.is_file():
         raise sqlite3.OperationalError(f"there is no ledger at {path}")

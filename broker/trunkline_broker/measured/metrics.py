@@ -18,6 +18,7 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 from prometheus_client.registry import Collector
+from trunkline_protocol.printable import one_line
 
 from trunkline_broker.measured.tallies import BUCKETS_S, DEBUG_PROMPTS, Histogram, Tallies
 
@@ -297,6 +298,11 @@ def _of_broker(status: Mapping[str, Any]) -> Iterator[Metric]:
     yield _gauge("trunkline_uptime_seconds", "Of the broker.", (), [((), status["uptimeS"])])
 
 
+def _shown(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Return values of labels that every encoder can write; names from outside are so already."""
+    return tuple(one_line(value) for value in values)
+
+
 def _parts(histogram: Histogram) -> tuple[list[int], float]:
     return list(histogram.bins), histogram.sum_s
 
@@ -304,14 +310,14 @@ def _parts(histogram: Histogram) -> tuple[list[int], float]:
 def _counter(name: str, text: str, labels: tuple[str, ...], samples: Samples) -> Metric:
     family = CounterMetricFamily(name, text, labels=labels)
     for values, value in samples:
-        family.add_metric(values, value)
+        family.add_metric(_shown(values), value)
     return family
 
 
 def _gauge(name: str, text: str, labels: tuple[str, ...], samples: Samples) -> Metric:
     family = GaugeMetricFamily(name, text, labels=labels)
     for values, value in samples:
-        family.add_metric(values, value)
+        family.add_metric(_shown(values), value)
     return family
 
 
@@ -323,5 +329,5 @@ def _histogram(name: str, text: str, labels: tuple[str, ...], parts: Parts) -> M
         for bound, count in zip(_BOUNDS, bins, strict=True):
             total += count
             buckets.append((bound, total))
-        family.add_metric(values, buckets, sum_s)
+        family.add_metric(_shown(values), buckets, sum_s)
     return family

@@ -78,9 +78,9 @@ def test_a_flood_is_dropped_until_the_file_is_cut(tmp_path: Path) -> None:
 def test_the_rest_of_one_huge_write_is_dropped_and_told() -> None:
     """Cleaning takes time, and the loop that runs the streams waits for it."""
     stream, sink = a_stream()
-    print("\n" * 2_000_000 + "end", file=stream)
+    print("\n" * 2_000_000, file=stream)
     print("after", file=stream)
-    *empty, told, after = sink.getvalue().splitlines()
-    assert len(empty) <= 256 * 1024 + 2
-    assert told.startswith("[trunkline] too much output: ")
-    assert after == "after"
+    text = sink.getvalue()
+    assert len(text) < 300_000
+    assert "[trunkline] too much output: " in text
+    assert text.split()[-2:] == ["dropped", "after"]
