@@ -395,7 +395,8 @@ class StreamState:
             case Phase.OPENING | Phase.OPEN | Phase.BACKOFF:
                 return self._fail(failure)
             case Phase.TAIL:
-                return self._fail(TAIL_LOST)
+                is_taken = failure.code == Code.ABORTED  # over by another client
+                return self._fail(failure if is_taken else TAIL_LOST)
             case Phase.HELD:
                 return self._end_held()
             case Phase.CANCELLING:
@@ -407,8 +408,8 @@ class StreamState:
                 assert_never(self.phase)
 
     def _end_held(self) -> Effects:
-        """The error finish was final after all; there is no tail to release."""
-        assert self._held is not None  # HELD has a finish
+        """End with the error finish, which was final; there is no tail to release."""
+        assert self._held is not None
         self.intake.add_end(self._held)
         self._close()
         return list(self.woken)

@@ -177,6 +177,15 @@ def test_failed_after_ended_means_the_tail_is_lost() -> None:
     assert failure.code == "STREAM_CLOSED"
 
 
+def test_a_tail_that_another_client_took_over_ends_in_aborted() -> None:
+    """The worker goes on for the other client, so nothing is said of its end."""
+    stream = in_phase(Phase.TAIL)
+    stream.on_failed(ABORTED)
+    reason = finish_of(stream)
+    assert reason.kind == "aborted"
+    assert reason.failure == ABORTED
+
+
 @pytest.mark.parametrize("event", ["failed", "lost"])
 def test_a_held_finish_is_delivered_when_its_worker_is_gone(event: str) -> None:
     """It is what the adapter said."""
