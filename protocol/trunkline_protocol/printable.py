@@ -7,7 +7,7 @@ enters. A text for people loses such characters and keeps the rest. It knows no 
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, TypeGuard
 
 from trunkline_protocol.codes import Code
 from trunkline_protocol.limits import MAX_NAME_BYTES, MAX_TEXT_BYTES
@@ -36,7 +36,7 @@ def is_printable(text: str) -> bool:
     return _IN_LINE.search(text) is None
 
 
-def is_name(value: object) -> bool:
+def is_name(value: object) -> TypeGuard[str]:
     """Return whether a value may be a name: printable, at most 256 characters; empty is legal."""
     return type(value) is str and len(value) <= MAX_NAME_BYTES and is_printable(value)
 

@@ -14,6 +14,7 @@ from typing import Final, Literal, cast
 
 from trunkline_protocol.codes import Code
 from trunkline_protocol.failure import LlmFailure, is_delay_ms
+from trunkline_protocol.printable import is_name
 from trunkline_protocol.record import record
 
 DEFAULT_MAX_RETRIES: Final = 5
@@ -28,6 +29,9 @@ DEFAULT_INITIAL_DELAY_MS: Final = 500
 DEFAULT_MAX_DELAY_MS: Final = 10_000
 DEFAULT_JITTER_RATIO: Final = 0.1
 MAX_TIMER_DELAY_MS: Final = 2_147_483_647  # the longest timer of every runtime we know of
+# A client gets the policy with each confirmation, and its key, a text for people, with each retry.
+MAX_RETRYABLE_CODES: Final = 100
+_MAX_CODE_CHARS: Final = 64  # as of every failure code
 _MAX_SAFE_INTEGER: Final = 9_007_199_254_740_991
 _MAX_EXPONENT: Final = 1024  # 2.0**1024 is infinite
 
@@ -108,7 +112,7 @@ def resolve_retry_policy(
     if config is None:
         return DEFAULT_RETRY_POLICY
     mode = config.get("mode")
-    if mode not in {"normal", "always"}:
+    if not isinstance(mode, str) or mode not in {"normal", "always"}:
         raise ValueError(f'{path}.mode: "normal" or "always" is required')
     _check_keys(config, _POLICY_KEYS, path)
     if mode == "always":
@@ -154,8 +158,12 @@ def _codes(value: object, path: str) -> tuple[str, ...]:
     if not isinstance(value, list | tuple) or not value:
         raise ValueError(f"{path}: a list with at least one code is required")
     codes = tuple(cast("list[object]", value))
+    if len(codes) > MAX_RETRYABLE_CODES:
+        raise ValueError(f"{path}: at most {MAX_RETRYABLE_CODES} codes are allowed")
     if not all(isinstance(code, str) and code for code in codes):
         raise ValueError(f"{path}: every code must be text and not empty")
+    if not all(is_name(code) and len(code) <= _MAX_CODE_CHARS for code in codes):
+        raise ValueError(f"{path}: every code must be printable, at most {_MAX_CODE_CHARS} letters")
     if len(set(codes)) != len(codes):
         raise ValueError(f"{path}: every code may stand there once")
     return cast("tuple[str, ...]", codes)

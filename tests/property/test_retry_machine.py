@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from trunkline_broker.core.effects import Spawn
 from trunkline_broker.core.specs import RestartSpec
+from trunkline_broker.core.suspicion import Suspicion
 from trunkline_protocol import frames
 
 from tests.support.broker_rig import Rig, RigWorker, a_pool, done
@@ -139,6 +140,7 @@ class RetryMachine(RuleBasedStateMachine):
     @rule()
     def lose_the_worker(self) -> None:
         self.worker.exit()
+        self.rig.hub.suspicion = Suspicion()  # that workers die of a request is not the subject
         spawned = self.rig.spawned()
         self._expect("TRANSPORT", None, frames.Failed)
         begun_s = self.rig.now_s

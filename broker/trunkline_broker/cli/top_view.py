@@ -1,4 +1,4 @@
-"""What `trunkline top` shows: rates from successive status documents. Pure; it draws nothing.
+"""Computes what `trunkline top` shows: rates from successive status documents. Pure.
 
 Rates are over the last ten seconds, since workers report once a second and tokens are known only
 when a call ends.
@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from itertools import zip_longest
+from typing import Any, Final, cast
+
+from trunkline_protocol.counts import is_count, is_figure
 
 from trunkline_broker.cli.troubles import troubles
 
@@ -130,14 +133,14 @@ def _workers(then: Any, now: Any, elapsed_s: float) -> list[WorkerRow]:
         for slot in pool["slots"]:
             load, old = slot["load"], before.get(_key(slot), slot)["load"]
             chunks = _total(load, "chunks") - _total(old, "chunks")
-            cpu_s = load.get("cpuS", 0.0) - old.get("cpuS", load.get("cpuS", 0.0))
+            cpu_s = _figure(load, "cpuS") - _figure(old if "cpuS" in old else load, "cpuS")
             rows.append(
                 WorkerRow(
                     name=f"{pool['name']}/{slot['slot']}",
                     state=slot["role"] or slot["state"],
                     calls=slot["inFlight"],
                     chunks_per_s=_rate(chunks, elapsed_s),
-                    memory_mib=load.get("rss", 0) / _MIB,
+                    memory_mib=_figure(load, "rss") / _MIB,
                     cpu_percent=100 * _rate(cpu_s, elapsed_s),
                     restarts=slot["restarts"],
                     age_s=(slot["startedMsAgo"] or 0) / 1000,
@@ -173,10 +176,10 @@ def _loads(now: Any, then: Any, provider: str) -> tuple[list[Any], list[Any]]:
     old: list[Any] = []
     for pool in now["pools"]:
         for slot in pool["slots"]:
-            load = slot["load"].get("routes", {}).get(provider)
-            if load is not None:
-                new.append(load)
-                old.append(before.get(_key(slot), {}).get("routes", {}).get(provider, {}))
+            routes = _map(slot["load"], "routes")
+            if provider in routes:
+                new.append(_map(routes, provider))
+                old.append(_map(_map(before.get(_key(slot), {}), "routes"), provider))
     return new, old
 
 
@@ -196,17 +199,33 @@ def median(new: Sequence[int], old: Sequence[int]) -> float | None:
 def _bins(loads: Sequence[Any], name: str) -> list[int]:
     sums = [0] * (len(BUCKETS_MS) + 1)
     for load in loads:
-        for at, count in enumerate(load.get(name, ())):
-            sums[at] += count
+        value = load.get(name)
+        bins = cast("list[object]", value) if isinstance(value, list | tuple) else []
+        counts = [count for count in bins if is_count(count)]
+        if len(counts) == len(bins) <= len(sums):
+            sums = [a + b for a, b in zip_longest(sums, counts, fillvalue=0)]
     return sums
 
 
-def _sum(loads: Sequence[Any], name: str) -> int:
-    return sum(load.get(name, 0) for load in loads)
+def _sum(loads: Sequence[Any], name: str) -> float:
+    return sum(_figure(load, name) for load in loads)
 
 
-def _total(load: Mapping[str, Any], name: str) -> int:
-    return _sum(list(load.get("routes", {}).values()), name)
+def _total(load: Mapping[str, Any], name: str) -> float:
+    routes = _map(load, "routes")
+    return _sum([_map(routes, route) for route in routes], name)
+
+
+def _figure(load: Mapping[str, Any], name: str) -> float:
+    """Return a figure of a worker; 0 for anything else: a worker may report whatever it likes."""
+    value = load.get(name)
+    return value if is_figure(value) else 0
+
+
+def _map(load: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """Return a map of a worker; an empty one if something else stands there."""
+    value = load.get(name)
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
 
 
 def _key(slot: Mapping[str, Any]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ registration is judged in the worker, which knows first from later.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, cast
+from typing import Any, Final, TypeGuard, cast
 
 from trunkline_protocol.codes import Code
 from trunkline_protocol.limits import MAX_NAME_BYTES
@@ -21,7 +21,7 @@ A_NAME: Final = f"a text of 1 to {MAX_NAME_BYTES} printable characters"
 _TEXTS = ("provider", "displayName", "settingsNs")
 
 
-def is_filled_name(value: object) -> bool:
+def is_filled_name(value: object) -> TypeGuard[str]:
     """Return whether a value is a name that is not empty."""
     return is_name(value) and value != ""
 

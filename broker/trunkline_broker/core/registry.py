@@ -100,7 +100,7 @@ def _route(raw: object) -> Route:
         raise Refusal(Code.INVALID_ADAPTER, f"info.id: {A_NAME} is required")
     if not is_filled_name(name):
         raise Refusal(Code.INVALID_ADAPTER, f"info.name of {route_id!r}: {A_NAME} is required")
-    return Route(cast("str", route_id), cast("str", name), *_policy(cast("str", route_id), policy))
+    return Route(route_id, name, *_policy(route_id, policy))
 
 
 def _policy(route_id: str, raw: object) -> tuple[ResolvedRetryPolicy, Mapping[str, Any]]:
@@ -110,9 +110,10 @@ def _policy(route_id: str, raw: object) -> tuple[ResolvedRetryPolicy, Mapping[st
         raise Refusal(Code.INVALID_ADAPTER, f"policy of {route_id!r}: a map is required")
     fields = cast("dict[str, Any]", raw)
     try:
-        return policy_from_dict(fields), fields
+        policy = policy_from_dict(fields)
     except ValueError as exc:
         raise Refusal(Code.INVALID_ADAPTER, f"policy of {route_id!r}: {exc}") from exc
+    return policy, policy.to_dict()  # what else stands there has no bound, and clients get it
 
 
 class Registry:

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from typing import Any, Final, cast
 
 from trunkline_protocol.codes import Code
+from trunkline_protocol.counts import is_count
 from trunkline_protocol.failure import LlmFailure
 from trunkline_protocol.limits import MAX_PAUSE_S
+from trunkline_protocol.printable import is_name
 from trunkline_protocol.retry_policy import (
     ResolvedRetryPolicy,
     decide_retry,
@@ -119,9 +121,9 @@ def read_re_offer(raw: Mapping[str, Any]) -> ReOffer | None:
     """Read `OPEN.retryOffer`; `None` if it is not usable, and the call then starts as usual."""
     retry_id, key, retry = raw.get("retryId"), raw.get("policyKey"), raw.get("retry")
     delay = raw.get("delayMs", 0)
-    if not isinstance(retry_id, str) or not isinstance(key, str):
+    if not (is_name(retry_id) and isinstance(key, str)):
         return None
-    if type(retry) is not int or retry < 1 or type(delay) not in {int, float}:
+    if not is_count(retry) or retry < 1 or type(delay) not in {int, float}:
         return None
     # NaN fails the comparison and becomes 0.
     return ReOffer(retry_id, key, retry, float(delay) if delay > 0 else 0.0)

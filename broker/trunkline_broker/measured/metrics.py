@@ -18,6 +18,7 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 from prometheus_client.registry import Collector
+from trunkline_protocol.counts import is_count, is_figure
 from trunkline_protocol.printable import one_line
 
 from trunkline_broker.measured.tallies import BUCKETS_S, DEBUG_PROMPTS, Histogram, Tallies
@@ -226,7 +227,8 @@ def _of_pools(status: Mapping[str, Any]) -> Iterator[Metric]:
         ("cpu_seconds", "cpuS", "Processor time of the worker process that serves now."),
     ):
         rows = ((key, slot["load"].get(figure, 0)) for key, slot in slots if slot["load"])
-        yield _gauge(f"trunkline_worker_{name}", text, labels, rows)
+        known = ((key, value) for key, value in rows if is_figure(value))
+        yield _gauge(f"trunkline_worker_{name}", text, labels, known)
 
 
 def _of_workers_counters(status: Mapping[str, Any]) -> Iterator[Metric]:
@@ -235,7 +237,7 @@ def _of_workers_counters(status: Mapping[str, Any]) -> Iterator[Metric]:
         for slot in pool["slots"]:
             said = slot["load"].get("counters")
             found: Mapping[str, Any] = cast("Any", said) if isinstance(said, Mapping) else {}
-            known = [(name, n) for name, n in found.items() if isinstance(n, int)]
+            known = [(name, n) for name, n in found.items() if is_count(n)]
             samples += [
                 ((pool["name"], str(slot["slot"]), name[:_MAX_NAME_CHARS]), count)
                 for name, count in known[:_MAX_COUNTERS]
@@ -256,7 +258,7 @@ def _of_workers_queues(status: Mapping[str, Any]) -> Iterator[Metric]:
                 name = (pool["name"], str(slot["slot"]), f"{queue} {what.lower()}")
                 for suffix, samples in rows.items():
                     figure = cast("Any", said).get(queue + (suffix or what))
-                    if isinstance(figure, int | float):
+                    if is_figure(figure):
                         samples.append((name, figure))
     labels = ("pool", "slot", "queue")
     for suffix, key, text in (
