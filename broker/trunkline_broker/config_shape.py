@@ -1,7 +1,7 @@
 """Refuses values that no key of a configuration may have, before any key is looked at.
 
-A file is data from outside: depth, integers and texts are bounded here for all tables, also for the
-options of adapters, which nothing else in the broker reads. It does not know any key.
+A file is data from outside. Depth, integers and texts are bounded here for all tables, also for the
+options of adapters. Nothing else in the broker reads those. This file does not know any key.
 """
 
 from __future__ import annotations

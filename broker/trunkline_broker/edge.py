@@ -1,9 +1,9 @@
 """Keeps the errors of each side service at its edge: counted, logged, and not passed on.
 
-A side service is a part of the broker that no stream needs: the metrics page, the status document,
-the usage ledger, spans, the log, systemd's socket, the reading of files. An error in the core is a
-broken invariant and ends the process. An error in a side service is that service's alone: whoever
-asked gets an answer, and the broker goes on. This file does not know what the services do.
+A side service is a part of the broker that no stream needs. These are the metrics page, the status
+document, the usage ledger, spans, the log, systemd's socket and the reading of files. An error in
+the core is a broken invariant and ends the process. An error in a side service is that service's
+alone: its asker gets an answer, and the broker goes on. This file does not know the services.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Begins the command line of every Python interpreter that Trunkline starts.
 
 Python puts the current directory, or an empty entry of `PYTHONPATH`, before its own library. A file
-`json.py` in a folder where somebody runs a command would then be code of the broker or of a worker,
+`json.py` in the folder in which a command is run would then be code of the broker or of a worker,
 with their keys. So each interpreter is started with `-P`, and relative entries of `PYTHONPATH` are
 taken out of what it inherits.
 """

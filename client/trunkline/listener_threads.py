@@ -1,7 +1,7 @@
 """The threads in which blocking listeners run, beside the loop that waits for them.
 
-They are daemons, unlike those of `concurrent.futures`, which the interpreter waits for at its end:
-a listener whose provider is silent would keep the program from ending.
+They are daemons, unlike those of `concurrent.futures`. The interpreter waits for those at its end,
+so a listener whose provider is silent would keep the program from ending.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ MAX_PART_BYTES: Final = MAX_BODY_BYTES  # ZMQ_MAXMSGSIZE of control sockets
 MAX_LIST_ENTRIES: Final = 4096  # calls named in one RESTATE, DONE, SENT or REGISTER
 MAX_NAME_BYTES: Final = 256  # provider, model, pool, code …
 MAX_COUNT: Final = 10**12  # tokens, chunks, milliseconds … of one attempt; sums stay below 2^63
+MAX_KIND_CHARS: Final = 64  # of a finish kind that an adapter makes up
 MAX_PAUSE_S: Final = 3600.0  # a provider's wish closes a route for an hour at most
 MAX_TEXT_BYTES: Final = 16 * 1024  # failure text for people
 MAX_DEPTH: Final = 32  # nesting of free-form maps in an envelope

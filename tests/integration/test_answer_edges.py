@@ -1,4 +1,4 @@
-"""What happens at the edges of an answer: early refusals, left-over bytes, idle connections."""
+"""The edges of an answer: early refusals, left-over bytes, idle connections."""
 
 from __future__ import annotations
 

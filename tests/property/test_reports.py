@@ -1,4 +1,4 @@
-"""What a worker reports of unbounded adapter output fits, and the other side decodes it."""
+"""The report of unbounded adapter output fits, and the other side decodes it."""
 
 from __future__ import annotations
 

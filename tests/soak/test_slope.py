@@ -1,4 +1,4 @@
-"""What counts as growth, and what does not."""
+"""Growth of a measured series, and noise that is not growth."""
 
 from __future__ import annotations
 

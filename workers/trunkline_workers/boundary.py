@@ -8,7 +8,6 @@ knows neither sockets nor credit; values are judged by the pure functions of the
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection
 from typing import Any, Final, cast
 
@@ -31,10 +30,11 @@ from trunkline_protocol.codec import pack_body
 from trunkline_protocol.elision import BlockElider
 from trunkline_protocol.failure import Code, LlmError, LlmFailure
 from trunkline_protocol.grammar import GrammarChecker
-from trunkline_protocol.limits import MAX_LANE_BODY_BYTES
+from trunkline_protocol.limits import MAX_KIND_CHARS, MAX_LANE_BODY_BYTES
 from trunkline_protocol.model_checks import check_model_info, prepare_call_config
 from trunkline_protocol.models import LlmResolvedModelInfo
 from trunkline_protocol.options import GenerateOptions, LlmCallConfig
+from trunkline_protocol.printable import code_of
 
 from trunkline_workers import foreign
 from trunkline_workers.adapter import LlmAdapter
@@ -42,8 +42,6 @@ from trunkline_workers.foreign import bounded, class_name, failure_of
 
 MAX_FAILURE_CHARS: Final = 4096  # ENDED carries the failure in its envelope
 MAX_REQUEST_ID_CHARS: Final = 200  # the longest known one has 64
-MAX_KIND_CHARS: Final = 64  # of a finish kind that an adapter makes up
-CODE_FORM: Final = re.compile(r"[A-Z0-9_]{1,64}")  # a code is a label of metrics and logs
 _CONFIG_FIELDS: Final = tuple(LlmCallConfig.model_fields)
 
 Redact = Callable[[str], str]
@@ -117,15 +115,14 @@ def cleaned(failure: LlmFailure, clean: Redact) -> LlmFailure:
 
     Returns:
         The message has at most `MAX_FAILURE_CHARS` characters, the request id at most
-        `MAX_REQUEST_ID_CHARS` printable ones. A code of another form than `CODE_FORM` is `UNKNOWN`.
+        `MAX_REQUEST_ID_CHARS` printable ones. A code of another form than
+        `printable.CODE_FORM` is `UNKNOWN`.
     """
     failure = bounded(failure)
     message = clean(failure.message)
     if len(message) > MAX_FAILURE_CHARS:
         message = message[: MAX_FAILURE_CHARS - 1] + "\u2026"
-    code = clean(failure.code)
-    if not CODE_FORM.fullmatch(code):
-        code = Code.UNKNOWN
+    code = code_of(clean(failure.code))
     request_id = None if failure.request_id is None else shown_id(clean(failure.request_id))
     if (message, code, request_id) == (failure.message, failure.code, failure.request_id):
         return failure

@@ -1,4 +1,4 @@
-"""What probes look at: a file that a worker writes once a second while its loop runs.
+"""Writes the file that probes read, once a second while the loop of a worker runs.
 
 Its first line is the state, its age the health: a loop that is stuck writes nothing. On another
 host no broker can end such a process, so whoever started it looks here (`deploy/kubernetes`).

@@ -1,4 +1,4 @@
-"""What every HTTP adapter shares: a client that counts its connections, and one bounded response.
+"""The HTTP client that adapters share: it counts its connections, and each response is bounded.
 
 The API is httpx; the transport under it is aiohttp (`httpx-aiohttp`), which costs a fifth per read,
 or httpx's own where HTTP/2 is asked for. Library retries and redirects are off. Proxies and
@@ -6,7 +6,7 @@ certificates come from the environment (`HTTPS_PROXY`, `NO_PROXY`, `SSL_CERT_FIL
 worker's configuration passes those variables on.
 
 A connection is owned by a task of this client from the request to the close, not by the task that
-reads: cancelling a reader twice, or before the first byte, then can't leak a connection
+reads. Cancelling a reader twice, or before the first byte, then cannot leak a connection
 (encode/httpx#3782). A call that ends early cuts its socket, whatever of the request is still to be
 sent, and holds its slot until the socket is gone. This file knows no provider.
 """

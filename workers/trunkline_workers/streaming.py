@@ -1,8 +1,8 @@
 """The loop that every SSE adapter runs: response bytes → decoder → translator → chunks.
 
-It yields one list per read, decides what kind of body a 2xx answer has by looking at it (providers
-mislabel both ways), and keeps the end tidy: after the provider's finish reason a short grace for
-usage and `[DONE]`, then a normal end, whether or not the connection closes. A finish reason that
+It yields one list per read. It decides what kind of body a 2xx answer has by looking at it, since
+providers mislabel both ways. After the provider's finish reason comes a short grace for usage and
+`[DONE]`, then a normal end, whether or not the connection closes. A finish reason that
 content follows holds no longer: then only the end of the body, or `[DONE]`, ends the answer.
 """
 

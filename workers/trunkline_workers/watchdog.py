@@ -2,7 +2,7 @@
 
 `asyncio.timeout` around every read would make and cancel a timer per read; here a read only notes
 its deadline, and the timer that is already running looks at it when it fires. Deadlines are seconds
-of a `LoopClock`: time in which the loop ran late is nobody's silence.
+of a `LoopClock`, which leaves out the time in which the loop ran late.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The sockets of one connection: cut at once when a call ends early, and known to be gone.
 
 Closing a transport first sends what it still holds. A provider that reads slowly would go on
-receiving the request of a call that nobody waits for, so unfinished work is aborted instead.
+receiving the request of a call that has ended, so unfinished work is aborted instead.
 """
 
 from __future__ import annotations

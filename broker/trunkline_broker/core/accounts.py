@@ -10,7 +10,7 @@ from typing import Any, Final, cast
 
 from trunkline_protocol.counts import is_count, is_figure
 from trunkline_protocol.frames import Ended, Open
-from trunkline_protocol.limits import MAX_TEXT_BYTES
+from trunkline_protocol.limits import MAX_KIND_CHARS, MAX_TEXT_BYTES
 from trunkline_protocol.printable import code_of, one_line
 
 from trunkline_broker.core.calls import Call
@@ -21,7 +21,6 @@ ENDED = "ended"
 CANCELLED = "cancelled"
 FAILED = "failed"
 RETRIED = "retried"
-_MAX_KIND_CHARS: Final = 64  # of a finish kind that an adapter makes up
 _NOTHING: Mapping[str, Any] = {}
 _USAGE_KEYS: Final = (
     "inputTokens", "outputTokens", "cacheReadTokens", "cacheWriteTokens", "reasoningTokens",
@@ -63,7 +62,7 @@ def account(
         provider=call.provider,
         model=call.model or figures.get("model", ""),
         outcome=outcome,
-        kind=_text(finish, "kind", _MAX_KIND_CHARS)
+        kind=_text(finish, "kind", MAX_KIND_CHARS)
         or ("aborted" if outcome == CANCELLED else "error"),
         code=_code(failure),
         message=_text(failure, "message", MAX_TEXT_BYTES),

@@ -1,8 +1,8 @@
 """Serves two pages over HTTP: `/metrics` for Prometheus and `/healthz` for probes.
 
-It owns its listening socket and every connection, as plain sockets on the broker's loop: there is
-no transport, stream or task whose error could surface anywhere else, and each callback ends at the
-edge of this service. A request is bounded in bytes and time, connections are bounded in number.
+It owns its listening socket and every connection, as plain sockets on the broker's loop. There is
+no transport, stream or task whose error could surface anywhere else. Each callback ends at the edge
+of this service. A request is bounded in bytes and time, connections are bounded in number.
 One that says nothing makes room for one that comes later. There is nothing to log in with: it
 listens on loopback unless configured otherwise.
 """

@@ -2,8 +2,8 @@
 
 A question is an `OPEN`, `ATTACH` or `CANCEL`; each of them is answered, whatever the broker knows
 of the call (SPEC.md section 5.15). A `RESUME` is one too, which chunks answer. The next question
-counts only if the broker was heard since the last one, and each counts for a bounded time: neither
-a broker that stands still nor a client that does is blamed.
+counts only if the broker has sent a frame since the last one. Each counts for a bounded time. So
+neither a broker that stands still nor a client that does is blamed.
 """
 
 from __future__ import annotations

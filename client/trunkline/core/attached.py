@@ -1,9 +1,10 @@
 """A call that another client began and this one has attached to (LANE 12).
 
-Until its `SNAPSHOT` comes it says `ATTACH` where another call would say `OPEN`, and takes neither a
-position nor an end: those of before belong to another reader, and its own may overtake the
-snapshot. Only `FAILED` and `LOST` end it, or the patience of `giving_up`. From the snapshot on it
-is a stream like any other, which begins with what was said before. It is never opened again.
+Until its `SNAPSHOT` comes, `ATTACH` is sent where another call would send `OPEN`. The call takes
+neither a position nor an end meanwhile. Earlier ones belong to another reader, and its own may
+overtake the snapshot. Only `FAILED` and `LOST` end it, or the bounds of `giving_up`. From the
+snapshot on it is a stream like any other, which begins with the chunks before. It is never opened
+again.
 """
 
 from __future__ import annotations

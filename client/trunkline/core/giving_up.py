@@ -1,4 +1,4 @@
-"""Decides when a call is given up because nobody answers for it, and which calls may be left.
+"""Decides when a call without an answer is given up, and which calls a client may leave.
 
 None of them needs a particular frame (SPEC.md section 5.16); it changes nothing itself.
 """

@@ -1,7 +1,7 @@
 """Queries that wait for their answer; SPEC.md section 7. It knows no operation's meaning.
 
-A query, and the word that nobody waits for it any more, are sent until they have gone out; a query
-that changes nothing is repeated until it is answered, as `OPEN` is.
+A `QUERY` or `QUERY_CANCEL` that did not fit into the socket is sent later. A query that changes
+nothing is repeated until it is answered, as `OPEN` is.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""When each call of a client is looked at again: a heap of which only the newest entries count."""
+"""The heap of the calls of a client by when each is looked at again; the newest entry counts."""
 
 from __future__ import annotations
 

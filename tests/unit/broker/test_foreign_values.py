@@ -1,4 +1,4 @@
-"""What a worker reports is bounded where it enters: names, codes, counts, figures, wishes."""
+"""Reports of workers are bounded where they enter: names, codes, counts, figures, wishes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the broker waits for is compared with what workers and clients name."""
+"""Everything that the broker waits for is compared with what workers and clients name."""
 
 from __future__ import annotations
 

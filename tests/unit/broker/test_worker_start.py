@@ -1,4 +1,4 @@
-"""What a worker's process is started with, as far as it needs no broker."""
+"""The start of a worker's process, as far as it needs no broker."""
 
 from __future__ import annotations
 

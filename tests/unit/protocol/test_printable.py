@@ -1,4 +1,4 @@
-"""Which characters of a text from outside people may see, and what becomes of the others."""
+"""The characters of a text from outside that people may see; the others are replaced."""
 
 from __future__ import annotations
 

@@ -14,11 +14,10 @@ from trunkline_protocol.ids import CallId, ClientId, RouteName
 from trunkline_workers.core import calls as calls_module
 from trunkline_workers.core.attempt import Attempt
 from trunkline_workers.core.calls import WorkerCalls
-from trunkline_workers.core.effects import Begin, Count, Pull, SendLane, Stop
+from trunkline_workers.core.effects import Begin, Count, Pull, SendLane
 
 from tests.unit.workers.a_worker import (
     CALL,
-    CLIENT,
     ME,
     STOP,
     a_cancel,
@@ -439,18 +438,6 @@ def test_done_forgets_the_tail_and_may_be_repeated() -> None:
     assert calls.on_done(a_done(), 3.0) == []
     assert calls.on_done(a_done(), 3.0) == []
     assert calls.tail_count == 0
-
-
-def test_a_client_that_is_gone_stops_its_calls_and_nobody_is_told() -> None:
-    calls = running()
-    calls.on_start(a_start(call=OTHER, client=ClientId(b"d" * 16)), 0.0)
-    third = CallId(b"t" * 16)
-    calls.on_start(a_start(call=third), 0.0)
-    calls.on_finish(third, 0, STOP, None, 1.0)
-    assert calls.on_client_gone(CLIENT, 2.0) == [Stop(*ME)]
-    assert calls.running() == ((OTHER, 0),)
-    assert calls.tail_count == 0
-    assert kinds(calls.on_start(a_start(), 2.0)) == ["SendControl"]
 
 
 # --- what is reported ------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""How long an idle connection may carry another call."""
+"""The time for which an idle connection may carry another call."""
 
 from __future__ import annotations
 

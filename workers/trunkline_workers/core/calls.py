@@ -342,20 +342,6 @@ class WorkerCalls:
                 effects.append(Count("bad_done"))
         return effects
 
-    def on_client_gone(self, client: ClientId, now_s: float) -> _Effects:
-        """Stop and forget everything of a client; nobody is told."""
-        effects: _Effects = []
-        for key, found in list(self._held.items()):
-            if found.client != client:
-                continue
-            if found.state is AttemptState.TAIL:
-                self._forget(key, found, now_s)
-                continue
-            del self._held[key]
-            self._remember(key, _cut(found, now_s), now_s)
-            effects.append(Stop(*key))
-        return effects
-
     def note(
         self, call: CallId, attempt: int, usage: Mapping[str, Any] | None, request_id: str
     ) -> None:

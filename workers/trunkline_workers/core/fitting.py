@@ -24,13 +24,13 @@ from trunkline_protocol.frames import (
 from trunkline_protocol.limits import (
     MAX_BODY_BYTES,
     MAX_ENVELOPE_BYTES,
+    MAX_KIND_CHARS,
     MAX_PARTS,
     MAX_REGISTER_BYTES,
 )
 
 _LARGE: Final = (Register, Registrations)
 _TOO_LARGE: Final = LlmFailure("the report of this worker was too large to be sent", Code.INVARIANT)
-_KIND_CHARS: Final = 64
 
 
 class Fitted(NamedTuple):
@@ -82,7 +82,7 @@ def _short(frame: WorkerFrame) -> WorkerFrame | None:
 def _short_finish(finish: Mapping[str, Any]) -> dict[str, Any]:
     """Return the finish of a short report: its kind, and our own failure for one that failed."""
     kind = finish.get("kind")
-    if type(kind) is not str or len(kind) > _KIND_CHARS:
+    if type(kind) is not str or len(kind) > MAX_KIND_CHARS:
         kind = "error"
     if kind in FAILED_KINDS:
         return {"kind": kind, "failure": _TOO_LARGE.to_dict()}

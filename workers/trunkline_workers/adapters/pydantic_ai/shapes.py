@@ -1,4 +1,4 @@
-"""Where each SDK expects a list or an object in an event, and the check of that; pure.
+"""Compares events with the lists and objects that each SDK expects in them; pure.
 
 The SDKs walk through whatever stands there. A text of half a million characters is then half a
 million values, which stops the loop. Only these places are judged: everything else is the SDK's.
