@@ -113,6 +113,8 @@ class FinishReason:
             ValueError: no text `kind`, or a failed kind without a usable failure.
         """
         kind, raw = data.get("kind"), data.get("failure")
+        if type(kind) is not str:  # what a map holds may not even be looked for in a set
+            raise ValueError("kind: text is required")
         extra = {key: value for key, value in data.items() if key not in {"kind", "failure"}}
         failure: LlmFailure | None = None
         if isinstance(raw, Mapping):
@@ -123,7 +125,7 @@ class FinishReason:
                 failure = _exact_failure(carried)
         if failure is None and "failure" in data and kind not in FAILED_KINDS:
             extra["failure"] = raw
-        return cls(cast("str", kind), failure, extra or _NOTHING)
+        return cls(kind, failure, extra or _NOTHING)
 
 
 def failed_finish(raised: object, *, was_cancelled: bool) -> FinishReason:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from trunkline_protocol.failure import LlmError, LlmFailure
 from trunkline_protocol.finish import FinishReason, ReplayEnvelope, TokenUsage, failed_finish
@@ -105,3 +107,11 @@ def test_null_blocks_are_no_blocks() -> None:
 def test_wrong_envelopes_are_refused(data: dict[str, object], names: str) -> None:
     with pytest.raises(ValueError, match=names):
         ReplayEnvelope.from_dict(data)
+
+
+@pytest.mark.parametrize("kind", [None, 5, {}, [], {"kind": "stop"}, b"stop"])
+@pytest.mark.parametrize("failure", [{}, {"failure": {}}, {"failure": {"message": "m"}}])
+def test_a_kind_that_is_no_text_is_one_kind_of_error(kind: object, failure: Any) -> None:
+    """A client reads reasons of workers, and catches nothing but this."""
+    with pytest.raises(ValueError, match="kind: text is required"):
+        FinishReason.from_dict({"kind": kind, **failure})
