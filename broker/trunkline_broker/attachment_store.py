@@ -78,6 +78,8 @@ class AttachmentStore:
         self._waiting = self._high_water = 0
         self._thread = ThreadPoolExecutor(1, "attachments")
         self._cleanup.callback(self._thread.shutdown, wait=True, cancel_futures=True)
+        # A thread now: later there may be no memory or no place for one.
+        self._thread.submit(_nothing)
 
     @property
     def is_ours(self) -> bool:
@@ -242,6 +244,10 @@ class AttachmentStore:
 
     def _part_path(self, name: str) -> Path:
         return self._directory / (digest_of(name) + PART_SUFFIX)
+
+
+def _nothing() -> None:
+    """Do nothing: the executor starts its thread with its first job."""
 
 
 def _is_locked(descriptor: int) -> bool:

@@ -47,11 +47,28 @@ class ConfigReader:
         self._thread: threading.Thread | None = None
 
     def read(self, order: LoadConfig) -> None:
-        """Have the file read; `ConfigReplaced` or `ConfigRejected` is reported later."""
-        if self._thread is None:  # most brokers never read again
-            self._thread = threading.Thread(target=self._run, name="configuration", daemon=True)
-            self._thread.start()
+        """Have the file read; `ConfigReplaced` or `ConfigRejected` is reported later.
+
+        At once if there is no memory or no place for a thread; the next order tries again.
+        """
+        try:
+            self._start()
+        except RuntimeError as exc:
+            self._edge.note(exc)
+            self._report(ConfigRejected(order.peer, order.query, _no_thread(exc)))
+            return
         self._orders.put(order)
+
+    def _start(self) -> None:
+        """Start the thread at the first order: most brokers never read again.
+
+        Raises:
+            RuntimeError: there is no memory or no place for it.
+        """
+        if self._thread is None:
+            thread = threading.Thread(target=self._run, name="configuration", daemon=True)
+            thread.start()
+            self._thread = thread
 
     def close(self) -> None:
         """Read nothing more; what is being read is dropped."""
@@ -83,3 +100,10 @@ class ConfigReader:
         names = type(new).model_fields
         restart = tuple(name for name in names if getattr(old, name) != getattr(new, name))
         return ConfigReplaced(fresh.pool_specs(), order.peer, order.query, fresh.access(), restart)
+
+
+def _no_thread(exc: RuntimeError) -> str:
+    return (
+        f"the broker cannot read the configuration: {exc}; {_NOTHING_CHANGED}; free memory, or"
+        " raise the limit of processes of this user (ulimit -u), and reload again"
+    )

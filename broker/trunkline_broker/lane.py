@@ -153,7 +153,10 @@ class Lane:
         self._close_door()
         # In a thread, since `term` can't be interrupted and waits for the proxy's sockets.
         ending = threading.Thread(target=self._context.term, name="lane-end", daemon=True)
-        ending.start()
+        try:
+            ending.start()
+        except RuntimeError:  # no memory or no place for it: the end of this process ends the proxy
+            return
         ending.join(_END_S)
         self._thread.join(_END_S)
         if ending.is_alive() or self._thread.is_alive():

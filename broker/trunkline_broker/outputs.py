@@ -37,10 +37,12 @@ def open_output(path: Path) -> int:
     """Create the file, empty, mode 0600, for appending; the caller closes the descriptor.
 
     Raises:
-        OSError: it can't be created.
+        OSError: it can't be created, or something else has its name.
     """
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
-    return os.open(path, flags, PRIVATE_FILE_MODE)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_NOFOLLOW
+    descriptor = open_regular(path, flags, PRIVATE_FILE_MODE)
+    os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def keep_below(path: Path, limit_bytes: int = OUTPUT_LIMIT_BYTES) -> bool:

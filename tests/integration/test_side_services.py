@@ -8,6 +8,7 @@ with one function replaced by one that raises.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import http.client
 import os
 import resource
@@ -163,6 +164,41 @@ def test_a_fault_in_a_side_service_ends_nothing(service: str, patch: str, fault:
         assert broker.status()["services"][service]["errors"] >= 1
         assert name.replace(".", " ").split()[0] in broker.log_text()
         assert broker.stop() == 0
+
+
+def test_a_broker_that_gets_no_thread_any_more_goes_on() -> None:
+    """No memory or no place for one: reading fails with a text; storing had its thread before."""
+    patch = (
+        "import threading\n"
+        "ready = daemon.Daemon._say_ready\n"
+        "def then(self, count):\n"
+        "    ready(self, count)\n"
+        "    threading.Thread.start = boom\n"
+        "daemon.Daemon._say_ready = then\n"
+    )
+    picture = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR" + bytes([0, 0, 0, 1, 0, 0, 0, 1, 8, 2, 0, 0, 0])
+    with run_directory() as root, broker_in(root, CONFIG) as broker:
+        driver = DRIVER.format(patch=patch)
+        broker.command = [sys.executable, "-c", driver, str(broker.config)]
+        broker.start()
+        broker.until_ready("scripted")
+        for _ in range(2):
+            with RawClient(broker.endpoint) as client:
+                client.hello()
+                with pytest.raises(AssertionError, match="ulimit -u"):
+                    client.query("reload", {})
+        assert get(page_address(broker), "/metrics") in {200, 500}
+        with RawClient(broker.endpoint) as client:
+            client.hello()
+            name = f"sha256:{hashlib.sha256(picture).hexdigest()}"
+            part = {"attachment": name, "mediaType": "image/png", "bytes": len(picture)}
+            stored = client.query("putAttachment", {**part, "offset": 0, "data": picture})
+            assert stored == {"next": len(picture), "stored": True}
+        (worker,) = broker.worker_pids()["scripted"]
+        os.kill(worker, signal.SIGKILL)
+        until(lambda: broker.worker_pids().get("scripted", [worker]) != [worker], 20)
+        assert_alive(broker)
+        assert broker.stop() == 0, broker.log_text()[-3000:]
 
 
 def test_no_request_to_the_metrics_page_ends_the_broker() -> None:

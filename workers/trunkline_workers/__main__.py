@@ -24,6 +24,7 @@ from trunkline_workers.host_loop import run_host
 from trunkline_workers.leaving import arm_hard_limit
 from trunkline_workers.loader import load_entry, look_beside
 from trunkline_workers.output import MAX_FILE_BYTES, clean_output
+from trunkline_workers.stray_signals import outlive, stop_timers
 from trunkline_workers.stuck import arm_stacks
 
 _STDERR: Final = 2
@@ -33,6 +34,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run a worker; returns its exit code (0, or 2 to 4 as in `core.link`)."""
     # Its memory holds keys of providers: a crash must not write them to a disk.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    outlive()
+    stop_timers()
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # whatever whoever started it has left blocked
     try:
         boot = read_boot(arguments)

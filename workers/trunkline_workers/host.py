@@ -189,6 +189,7 @@ class Host:
             loop,
             {
                 signal.SIGTERM: lambda: self._on_signal(drain_s),
+                **_hang_up(lambda: self._on_signal(drain_s)),
                 signal.SIGINT: lambda: self._on_signal(0.0),
             },
         )
@@ -542,6 +543,12 @@ def _core_of(boot: Boot, leases: Leases[PreparedCall], now_s: float) -> WorkerCo
     return WorkerCore(
         identity, now_s, boot.orphan_timeout_s, leases.ids, leases.holders, leases.clients
     )
+
+
+def _hang_up(leave: Callable[[], None]) -> dict[int, Callable[[], None]]:
+    """Return what follows SIGHUP: the end of a terminal is a stop, unless `nohup` has said no."""
+    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return {} if is_ignored else {signal.SIGHUP: leave}
 
 
 def _draw_lease_id() -> LeaseId:

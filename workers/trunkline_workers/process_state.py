@@ -1,7 +1,8 @@
 """Puts back what belongs to the process and adapter code may have changed: signals, descriptors.
 
-Looked at once a second: whether the host still gets SIGTERM and SIGINT, and whether descriptors 0
-to 2 are open. A closed one would be given to the next socket, and the log would be written to that.
+Looked at once a second: whether the host still gets SIGTERM, SIGHUP and SIGINT, whether a signal
+that means nothing would end the process, and whether descriptors 0 to 2 are open. A closed one
+would be given to the next socket, and the log would be written to that.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ import signal
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
+from trunkline_workers.stray_signals import MEANINGLESS, outlive
+
+# Not the alarm: it ends a process that does not leave by itself.
+_OUTLIVED: Final = tuple(number for number in MEANINGLESS if number != signal.SIGALRM)
 _STANDARD: Final = (0, 1, 2)
 _ABOVE_STANDARD: Final = 3
 
@@ -48,6 +53,10 @@ class ProcessState:
             if signal.getsignal(number) != self._installed[number]:
                 self._install(number)
                 found.append(f"adapter code took {signal.Signals(number).name}; it is taken back")
+        found += [
+            f"signal {number} would have ended the process; it does not any more"
+            for number in outlive(_OUTLIVED)
+        ]
         for descriptor, copy in self._copies.items():
             if not _is_open(descriptor):
                 os.dup2(copy, descriptor)

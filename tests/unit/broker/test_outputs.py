@@ -6,6 +6,7 @@ import os
 import stat
 from pathlib import Path
 
+import pytest
 from trunkline_broker.outputs import (
     keep_below,
     last_lines,
@@ -88,3 +89,10 @@ def test_prompts_of_the_debug_switch_are_no_last_lines(tmp_path: Path) -> None:
     with path.open("a", encoding="utf-8") as file:
         file.write(f"{lines[len(lines) // 2 :]}more\n")
     assert last_lines(path) == ("more",)
+
+
+def test_a_pipe_of_the_name_is_not_waited_for(tmp_path: Path) -> None:
+    path = output_path(tmp_path, "a", 0, 5_000_000_000, 1)
+    os.mkfifo(path)
+    with pytest.raises(OSError, match=r"No such device|named pipe"):
+        open_output(path)
