@@ -84,6 +84,11 @@ class StreamClocks:
         if has_bytes:
             self._has_bytes = True
 
+    @property
+    def quiet_s(self) -> float:
+        """Seconds waited since the last content."""
+        return self._progress_s
+
     def progressed(self) -> None:
         """Note that content came."""
         self._progress_s = 0.0

@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import ssl
 from contextvars import ContextVar
+from functools import partial
 from typing import Any, Final
 
 import aiohttp
 import httpx
 from aiohttp.abc import AbstractResolver
+from aiohttp.client_proto import ResponseHandler
 from httpx_aiohttp.transport import AiohttpTransport
 
 from trunkline_workers.connections import Connection
@@ -33,18 +35,46 @@ class _Request(aiohttp.ClientRequest):
         return await super().send(conn)
 
 
+class _Protocol(ResponseHandler):
+    """A protocol of aiohttp that counts what comes."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, wires: Wires) -> None:
+        super().__init__(loop)
+        self._wires = wires
+
+    def data_received(self, data: bytes) -> None:
+        """Take what came."""
+        self._wires.received(len(data))
+        if not self._wires.flood:
+            super().data_received(data)
+
+    def feed_data(self, data: Any, size: int = 0) -> None:
+        """Take the head of an answer; each costs its reader as much as an event."""
+        if 100 <= data[0].code < 200:
+            self._wires.received_interim()
+        if not self._wires.flood:
+            super().feed_data(data, size)
+
+
 class _Transport(AiohttpTransport):
     """A transport of one connection."""
 
-    def __init__(self, tls: ssl.SSLContext, resolver: AbstractResolver, **settings: Any) -> None:
+    def __init__(
+        self, tls: ssl.SSLContext, resolver: AbstractResolver, wires: Wires, **settings: Any
+    ) -> None:
         super().__init__(verify=tls, **settings)
         self._resolver = resolver
+        self._wires = wires
 
     def get_client(self) -> aiohttp.ClientSession:
         """Return a new session; it is closed with the transport."""
         connector = aiohttp.TCPConnector(
             limit=1, ssl=self.ssl_context, keepalive_timeout=None, resolver=self._resolver
         )
+        # aiohttp offers no other way to count what a connection brings.
+        loop = asyncio.get_running_loop()
+        hidden: Any = connector
+        hidden._factory = partial(_Protocol, loop, self._wires)  # noqa: SLF001
         return aiohttp.ClientSession(
             connector=connector, request_class=_Request, cookie_jar=aiohttp.DummyCookieJar()
         )
@@ -56,21 +86,26 @@ class AiohttpClient(httpx.AsyncClient):
     Args:
         tls: for every connection.
         resolver: of host names, shared by all clients.
+        wires: of the connection.
         settings: of httpx.
     """
 
-    def __init__(self, tls: ssl.SSLContext, resolver: AbstractResolver, **settings: Any) -> None:
+    def __init__(
+        self, tls: ssl.SSLContext, resolver: AbstractResolver, wires: Wires, **settings: Any
+    ) -> None:
         self._resolver = resolver
+        self._wires = wires
         super().__init__(verify=tls, **settings)
 
     def _init_transport(self, *given: Any, **settings: Any) -> httpx.AsyncBaseTransport:
         del given
-        return _Transport(settings["verify"], self._resolver, trust_env=settings["trust_env"])
+        tls, trust_env = settings["verify"], settings["trust_env"]
+        return _Transport(tls, self._resolver, self._wires, trust_env=trust_env)
 
     def _init_proxy_transport(self, *given: Any, **settings: Any) -> httpx.AsyncBaseTransport:
         (proxy,) = given
         tls, trust_env = settings["verify"], settings["trust_env"]
-        return _Transport(tls, self._resolver, trust_env=trust_env, proxy=proxy)
+        return _Transport(tls, self._resolver, self._wires, trust_env=trust_env, proxy=proxy)
 
 
 class AiohttpConnection(Connection):

@@ -18,10 +18,12 @@ import httpcore
 import httpx
 
 from trunkline_workers.connections import Connection
+from trunkline_workers.turns import Turns
 from trunkline_workers.wires import Wires
 
 _PIECE_BYTES: Final = 64 * 1024  # written at a time
 _NEXT_ADDRESS_S: Final = 0.25  # RFC 8305: until the next address of a host is tried too
+_HEAD_BYTES: Final = 4096  # read at a time before the body; h11 parses all of it in one step
 _HELD_BYTES: Final = 256 * 1024  # read ahead, before the provider has to wait
 _STATUS_AT: Final = len(b"HTTP/1.1 ")
 _REFUSALS: Final = (b"4", b"5")
@@ -31,7 +33,9 @@ _race: Any = cast("Any", aiohappyeyeballs).start_connection  # its types are par
 class _Wire(asyncio.Protocol):
     """Both directions of one socket."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, wires: Wires) -> None:
+        self._wires = wires
+        self._turns = Turns(loop)
         self.transport: asyncio.Transport | None = None
         self.closed: asyncio.Future[None] = loop.create_future()
         self._loop = loop
@@ -54,6 +58,7 @@ class _Wire(asyncio.Protocol):
         self._changed()
 
     def data_received(self, data: bytes) -> None:
+        self._wires.received(len(data))
         self._held.append(data)
         self._held_bytes += len(data)
         if self._held_bytes > _HELD_BYTES and self.transport is not None:
@@ -85,12 +90,15 @@ class _Wire(asyncio.Protocol):
         Raises:
             httpcore.ReadError: the connection broke, and all that came before is read.
         """
+        await self._turns.share()  # whoever parses what is held does not wait for it
         while not self._held:
             if self._has_ended:
                 if self._error is not None:
                     raise httpcore.ReadError(str(self._error)) from self._error
                 return b""
             await self._wait()
+        if not self._wires.has_body:
+            max_bytes = min(max_bytes, _HEAD_BYTES)
         data = self._held.popleft()
         if len(data) > max_bytes:
             self._held.appendleft(data[max_bytes:])
@@ -209,7 +217,9 @@ class _Backend(httpcore.AsyncNetworkBackend):
                 found, happy_eyeballs_delay=_NEXT_ADDRESS_S, loop=loop
             )
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            transport, wire = await loop.create_connection(lambda: _Wire(loop), sock=sock)
+            transport, wire = await loop.create_connection(
+                lambda: _Wire(loop, self._wires), sock=sock
+            )
         except OSError as exc:
             raise httpcore.ConnectError(str(exc)) from exc
         self._wires.add(transport, wire.closed)

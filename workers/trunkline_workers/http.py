@@ -248,7 +248,12 @@ def _maker(options: ClientOptions, tls: ssl.SSLContext) -> Callable[[], Connecti
 
         return make
     resolver = Resolver()
-    return lambda: AiohttpConnection(AiohttpClient(tls, resolver, **settings), Wires())
+
+    def make_aiohttp() -> Connection:
+        wires = Wires()
+        return AiohttpConnection(AiohttpClient(tls, resolver, wires, **settings), wires)
+
+    return make_aiohttp
 
 
 async def _attribute(request: httpx.Request) -> None:
@@ -293,6 +298,7 @@ class _Exchange:
         connected: is set when the request is about to be sent, and when the exchange has ended.
         head: of the response.
         body: of the response, once its head is there.
+        wires: of the connection, once there is one.
     """
 
     def __init__(self, request: HttpRequest, pool: ConnectionPool, client: HttpClient) -> None:
@@ -300,6 +306,7 @@ class _Exchange:
         self.head: asyncio.Future[httpx.Response] = asyncio.get_running_loop().create_future()
         self.body: AsyncIterator[bytes] | None = None
         self._client = client
+        self.wires: Wires | None = None
         self._connection: Connection | None = None
         self._sent = SentBody(request.content or b"")
         self._closing = asyncio.Event()
@@ -312,6 +319,7 @@ class _Exchange:
         kept: str | None = None
         try:
             self._connection = connection = await pool.take(server)
+            self.wires = connection.wires
             connection.wires.on_connected = self.connected.set
             connection.enter()
             async with self._client.stream(connection, request, self._sent) as response:
@@ -354,6 +362,12 @@ class _Exchange:
             await asyncio.wait([self._client.own(connection.close())])
         else:
             pool.give_back(connection, server, kept)
+
+    def flooded(self) -> LlmFailure | None:
+        """Return the failure of a provider that was cut because it sent too much."""
+        if self.wires is None or not self.wires.flood:
+            return None
+        return LlmFailure(f"the provider sent {self.wires.flood}", Code.MALFORMED_RESPONSE)
 
     async def close(self, *, is_complete: bool) -> None:
         """Cut the connection, or give it back if the body is complete; idempotent."""
@@ -439,8 +453,7 @@ class HttpResponse:
         # The transport's own iterator costs two hops less than httpx's.
         stream = cast("AsyncIterable[bytes]", response.stream)
         plain = encoding in {"", "identity"}
-        self._exchange.body = aiter(stream)
-        body = self._exchange.body
+        body = self._exchange.body = _counted(aiter(stream), self._exchange.wires)
         self._body = _cut(body) if plain else _inflated(body, Inflater(encoding))
 
     async def read(self) -> bytes:
@@ -489,6 +502,11 @@ class HttpResponse:
         """Return seconds of the loop, for a limit that spans several reads."""
         return self._clock.now_s()
 
+    @property
+    def quiet_s(self) -> float:
+        """Seconds waited for the provider since the last content."""
+        return self._clocks.quiet_s
+
     def progressed(self) -> None:
         """Note that content came, which restarts the progress limit."""
         self._clocks.progressed()
@@ -529,11 +547,19 @@ class HttpResponse:
             text = "the answer could not be decompressed"
             raise LlmError(LlmFailure(text, Code.MALFORMED_RESPONSE)) from exc
         except Exception as exc:  # of many types: httpx-aiohttp passes some of aiohttp's on
-            raise LlmError(transport_failure(exc)) from exc
+            raise LlmError(self._exchange.flooded() or transport_failure(exc)) from exc
         finally:
             watchdog.disarm()
             clocks.disarm(clock.now_s(), has_bytes=has_bytes)
         return result
+
+
+async def _counted(body: AsyncIterator[bytes], wires: Wires | None) -> AsyncIterator[bytes]:
+    """Yield a body as it comes, and tell its size to the connection."""
+    async for data in body:
+        if wires is not None:
+            wires.received_body(len(data))
+        yield data
 
 
 async def _cut(body: AsyncIterator[bytes]) -> AsyncIterator[bytes]:

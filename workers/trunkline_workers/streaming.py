@@ -14,14 +14,14 @@ from typing import Final, Protocol
 from trunkline_protocol.chunks import StreamChunk
 from trunkline_protocol.failure import Code, LlmError, LlmFailure
 
+from trunkline_workers.core.quiet import Quiet
 from trunkline_workers.http import HttpResponse
 from trunkline_workers.sse import MAX_EVENT_BYTES, EventTooLargeError, SseDecoder
 
 _BLANK: Final = b" \t\r\n"
 _BOM: Final = b"\xef\xbb\xbf"
 _NO_EVENTS: Final = frozenset({b"{", b"[", b"<"})  # first bytes of JSON and of a web page
-_SHARED_GRACES: Final = 5  # for a finish reason in the payload of content, which proves less
-_IDLE_BYTES: Final = MAX_EVENT_BYTES  # without content; the keep-alives of a day stay below
+SHARED_GRACES: Final = 5  # for a finish reason in the payload of content, which proves less
 _SHOWN: Final = 200  # bytes of an unusable body that the failure quotes
 
 
@@ -101,7 +101,7 @@ class _Reader:
         self._decoder = SseDecoder()
         self._has_begun = False
         self._grace_left_s: float | None = None  # for waiting, since the finish reason
-        self._idle_bytes = 0  # since the last content
+        self._quiet = Quiet()
 
     async def next_chunks(self) -> list[StreamChunk]:
         """Take one read."""
@@ -120,12 +120,11 @@ class _Reader:
         moves = translator.moves
         payloads = self._decoder.feed(data)
         chunks = read_step(lambda: translator.feed(payloads))
-        self._idle_bytes += len(data)
         if translator.moves != moves:
-            self._grace_left_s, self._idle_bytes = None, 0
+            self._grace_left_s = None
+            self._quiet.end()
             response.progressed()
-        elif self._idle_bytes > _IDLE_BYTES:
-            text = f"the provider sent {_IDLE_BYTES >> 20} MiB without content"
+        elif text := self._quiet.add(len(data), len(payloads), response.quiet_s):
             raise LlmError(LlmFailure(text, Code.MALFORMED_RESPONSE))
         return chunks
 
@@ -133,7 +132,7 @@ class _Reader:
         """Read what follows a finish reason; keep-alives use the grace up."""
         response, left_s = self._response, self._grace_left_s
         if left_s is None:
-            left_s = self._grace_s * (_SHARED_GRACES if self._translator.shares_finish else 1)
+            left_s = self._grace_s * (SHARED_GRACES if self._translator.shares_finish else 1)
         start_s = response.clock_s()
         data = await response.read_within(max(left_s, 0.0))
         self._grace_left_s = left_s - (response.clock_s() - start_s)

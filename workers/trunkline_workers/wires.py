@@ -15,6 +15,10 @@ import termios
 from collections.abc import Callable
 from typing import Final
 
+# Of heads, sizes of chunks and the like in one answer; what is read ahead of its reader counts too.
+_AROUND_BYTES: Final = 1024 * 1024
+_AROUND_SHARE: Final = 16  # more per byte of the body; a chunk of one byte has five around it
+_INTERIM_MAX: Final = 100  # heads of status 1xx before the one that counts
 _NO_LINGER: Final = struct.pack("ii", 1, 0)  # close resets; what the kernel holds is dropped
 _GONE_S: Final = 1.0  # a socket is gone a turn of the loop after its abort
 
@@ -25,13 +29,25 @@ class Wires:
     Attributes:
         on_connected: called when a request is about to be sent.
         on_lost: called when the newest transport is gone.
+        flood: what the provider sent too much of, or empty; the connection is cut then.
     """
 
-    __slots__ = ("_closed", "_transport", "on_connected", "on_lost")
+    __slots__ = (
+        "_body_bytes",
+        "_closed",
+        "_interim",
+        "_received_bytes",
+        "_transport",
+        "flood",
+        "on_connected",
+        "on_lost",
+    )
 
     def __init__(self) -> None:
         self.on_connected: Callable[[], None] | None = None
         self.on_lost: Callable[[], None] | None = None
+        self.flood = ""
+        self._received_bytes = self._body_bytes = self._interim = 0  # of the current answer
         self._transport: asyncio.Transport | None = None
         self._closed: asyncio.Future[None] | None = None
 
@@ -50,8 +66,35 @@ class Wires:
 
     def connected(self) -> None:
         """Note that a request is about to be sent."""
+        self._received_bytes = self._body_bytes = self._interim = 0
         if self.on_connected is not None:
             self.on_connected()
+
+    def received(self, size: int) -> None:
+        """Count bytes that came, whatever they are; too many around a body cut the connection."""
+        self._received_bytes += size
+        if self._received_bytes > _AROUND_BYTES + _AROUND_SHARE * self._body_bytes:
+            self._cut(f"{_AROUND_BYTES >> 20} MiB around the body of its answer")
+
+    def received_body(self, size: int) -> None:
+        """Count bytes of the body that were read."""
+        self._body_bytes += size
+
+    def received_interim(self) -> None:
+        """Count a head of status 1xx; too many cut the connection."""
+        self._interim += 1
+        if self._interim > _INTERIM_MAX:
+            self._cut(f"more than {_INTERIM_MAX} heads of status 1xx")
+
+    def _cut(self, what: str) -> None:
+        self.flood = what
+        if self._transport is not None:
+            self._transport.abort()
+
+    @property
+    def has_body(self) -> bool:
+        """Return whether some of the body was read."""
+        return self._body_bytes > 0
 
     @property
     def is_open(self) -> bool:

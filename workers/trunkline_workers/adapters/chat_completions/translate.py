@@ -205,10 +205,13 @@ class Translator:
         return out
 
     def fail(self, failure: LlmFailure) -> list[StreamChunk]:
-        """Take a failure of the transport; after a finish reason that holds it is a normal end."""
+        """Take a failure of the transport; after a finish reason that holds it is a normal end.
+
+        One that came together with content may stand in every payload, so it does not hold here.
+        """
         if self.is_done:
             return []
-        if self.is_finishing:
+        if self.is_finishing and not self.shares_finish:
             return self.end()
         out: list[StreamChunk] = []
         self._fail(failure, out)

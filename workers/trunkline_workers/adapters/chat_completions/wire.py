@@ -15,7 +15,11 @@ from typing import Final, NoReturn, cast
 
 import msgspec
 
+from trunkline_workers.core.values import has_more_values
+
 MAX_DEPTH: Final = 64  # nesting kept of a payload that is too deep for the decoder
+VALUES_MAX: Final = 100_000  # of one payload; they take a tenth of a second
+_TOKENS_MAX: Final = 4 * VALUES_MAX  # a key, a value and its brackets
 _MESSAGE_SHOWN: Final = 200  # characters of a bad payload that an error quotes
 
 
@@ -92,8 +96,10 @@ def decode(payload: bytes, *, lenient: bool = True) -> Chunk:
             `message` in place of a `delta`.
 
     Raises:
-        MalformedPayloadError: no JSON, or a value that can't be a chunk.
+        MalformedPayloadError: no JSON, a value that can't be a chunk, or too many values.
     """
+    if len(payload) > VALUES_MAX and has_more_values(payload, VALUES_MAX):
+        raise MalformedPayloadError(f"a payload of more than {VALUES_MAX} values")
     try:
         chunk = _typed(payload)
     except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
@@ -160,7 +166,9 @@ def _shallow(text: str) -> str:
     """Replace what is nested deeper than `MAX_DEPTH` by null; linear in the text."""
     out: list[str] = []
     depth, kept_to = 0, 0
-    for token in _TOKEN.finditer(text):
+    for count, token in enumerate(_TOKEN.finditer(text)):
+        if count > _TOKENS_MAX or depth < 0:
+            raise ValueError("too many texts and brackets")
         mark = token[0]
         if mark in "[{":
             depth += 1

@@ -208,6 +208,7 @@ class _Events:
         frames = Frames()
         while data := await self.exchange.read():
             for whole in frames.feed(data):
+                self.exchange.count(len(whole), 1)
                 self._buffer.add_data(whole)
                 for message in self._buffer:
                     if event := self._event(message.to_response_dict()):

@@ -9,18 +9,17 @@ where the SDK expects a list, is refused.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 import msgspec
 
+from trunkline_workers.core.values import has_more_values
 from trunkline_workers.sse import SseDecoder
 
-_SEPARATOR_BYTES: Final = 1024  # of data; a longer event is measured before it is parsed
 VALUES_MAX: Final = 20_000  # of one event; the SDKs need some 10 microseconds for each
 _TOGETHER: Final = 8  # small events that an SDK gets at once
 _PIECE_BYTES: Final = 16 * 1024
-_MARKS: Final = (b",", b"{", b"[")
 
 
 class UnreadableEventError(ValueError):
@@ -41,14 +40,16 @@ class SdkEvents(SseDecoder):
         self._judge = judge
         self._ready: deque[bytes] = deque()
 
-    def put(self, data: bytes) -> None:
-        """Take one read.
+    def put(self, data: bytes) -> int:
+        """Take one read; return how many events it completes.
 
         Raises:
             EventTooLargeError: as `SseDecoder.feed`.
             UnreadableEventError: an event is refused.
         """
-        self._ready += self.feed(data)
+        whole = self.feed(data)
+        self._ready += whole
+        return len(whole)
 
     def end(self) -> None:
         """Take the end of the body; an event without its blank line is passed on without it."""
@@ -91,10 +92,8 @@ class SdkEvents(SseDecoder):
         Raises:
             UnreadableEventError: it is refused.
         """
-        if len(payload) > _SEPARATOR_BYTES:
-            count = sum(map(payload.count, _MARKS))
-            if count > VALUES_MAX and _values(payload) > VALUES_MAX:
-                raise UnreadableEventError(f"an event of more than {VALUES_MAX} values")
+        if has_more_values(payload, VALUES_MAX):
+            raise UnreadableEventError(f"an event of more than {VALUES_MAX} values")
         try:
             tree: object = msgspec.json.decode(payload)
         except (ValueError, RecursionError):
@@ -102,34 +101,3 @@ class SdkEvents(SseDecoder):
         if self._judge is not None:
             self._judge(tree)
         return True
-
-
-def _values(payload: bytes) -> int:
-    """Return how many marks between values stand outside of texts, counted up to the maximum."""
-    count = 0
-    for outside in _outside(payload):
-        count += sum(map(outside.count, _MARKS))
-        if count > VALUES_MAX:
-            break
-    return count
-
-
-def _outside(payload: bytes) -> Iterator[bytes]:
-    """Yield what stands between the texts of JSON."""
-    at = 0
-    while (start := payload.find(b'"', at)) >= 0:
-        yield payload[at:start]
-        at = _end_of_text(payload, start + 1)
-    yield payload[at:]
-
-
-def _end_of_text(payload: bytes, at: int) -> int:
-    """Return the place behind the quotation mark that ends a text."""
-    while (end := payload.find(b'"', at)) >= 0:
-        back = end
-        while back > at and payload[back - 1 : back] == b"\\":
-            back -= 1
-        if (end - back) % 2 == 0:
-            return end + 1
-        at = end + 1
-    return len(payload)

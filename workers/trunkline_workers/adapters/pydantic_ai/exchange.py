@@ -17,12 +17,13 @@ from trunkline_protocol.http_failure import request_id
 
 from trunkline_workers.adapters.pydantic_ai.events import SdkEvents, UnreadableEventError
 from trunkline_workers.clocks import StreamLimits
+from trunkline_workers.core.quiet import Quiet
 from trunkline_workers.http import HttpClient, HttpRequest, HttpResponse
 from trunkline_workers.refusals import refusal_body, refused
-from trunkline_workers.sse import MAX_EVENT_BYTES, EventTooLargeError
+from trunkline_workers.sse import EventTooLargeError
+from trunkline_workers.streaming import SHARED_GRACES
 
 _HEAD_BYTES: Final = 64 * 1024  # of a body that is no event stream, kept for its error
-_IDLE_BYTES: Final = MAX_EVENT_BYTES  # without content; the keep-alives of a day stay below
 _TAIL_BYTES: Final = 64 * 1024  # of any body, kept for an error in its last event
 # Ours to set: what the client decodes, how it frames and where it connects.
 OWN_HEADERS: Final = frozenset(
@@ -75,9 +76,10 @@ class Exchange:
     _head: bytearray = field(default_factory=bytearray)
     _reads: deque[bytes] = field(default_factory=deque[bytes])  # the last ones
     _reads_bytes: int = 0
-    _idle_bytes: int = 0  # since the last content
+    _quiet: Quiet = field(default_factory=Quiet)
     _is_over: bool = False  # nothing more is read
     _grace_left_s: float | None = None
+    _shares_finish: bool = False  # the finish reason came together with content
     _is_early: bool = False  # content came behind the finish reason, which therefore means nothing
 
     @property
@@ -145,28 +147,39 @@ class Exchange:
 
     def _put(self, events: SdkEvents, data: bytes) -> None:
         """Pass a read on, or the end of the body."""
-        self._idle_bytes += len(data)
         try:
-            self._bound_idle()
             if data:
-                events.put(data)
+                self.count(len(data), events.put(data))
             else:
                 self._is_over = True
                 events.end()
         except (EventTooLargeError, UnreadableEventError) as exc:
-            text = f"the response could not be read: {exc}"
-            self.failure = LlmFailure(text, Code.MALFORMED_RESPONSE, request_id=self.request_id)
-            raise LlmError(self.failure) from None
+            raise self._unreadable(f"the response could not be read: {exc}") from None
 
-    def _bound_idle(self) -> None:
-        if self._idle_bytes > _IDLE_BYTES:
-            raise UnreadableEventError(f"{_IDLE_BYTES >> 20} MiB without content")
+    def count(self, size: int, events: int) -> None:
+        """Count what is passed on to the library.
+
+        Args:
+            size: in bytes.
+            events: whole ones.
+
+        Raises:
+            LlmError: `MALFORMED_RESPONSE`: too much came without content; kept in `failure` too.
+        """
+        quiet_s = 0.0 if self._response is None else self._response.quiet_s
+        if text := self._quiet.add(size, events, quiet_s):
+            raise self._unreadable(text)
+
+    def _unreadable(self, text: str) -> LlmError:
+        failure = LlmFailure(text, Code.MALFORMED_RESPONSE, request_id=self.request_id)
+        self.failure = failure
+        return LlmError(failure)
 
     async def _read(self, response: HttpResponse) -> bytes:
         try:
             data = await (self._within_grace(response) if self.is_finishing else response.read())
         except LlmError as exc:
-            if self.is_finishing:
+            if self.is_finishing and not self._shares_finish:
                 return b""
             self.failure = exc.failure
             raise
@@ -190,7 +203,9 @@ class Exchange:
 
     async def _within_grace(self, response: HttpResponse) -> bytes | None:
         start_s = response.clock_s()
-        left_s = self.limits.grace_s if self._grace_left_s is None else self._grace_left_s
+        left_s = self._grace_left_s
+        if left_s is None:
+            left_s = self.limits.grace_s * (SHARED_GRACES if self._shares_finish else 1)
         data = await response.read_within(max(left_s, 0.0))
         self._grace_left_s = left_s - (response.clock_s() - start_s)
         return data
@@ -198,8 +213,9 @@ class Exchange:
     def progressed(self, *, is_content: bool) -> None:
         """Note that chunks came; `is_content`: more than the end of a block."""
         if is_content:
-            self._idle_bytes = 0
+            self._quiet.end()
             self._is_early = self._is_early or self._grace_left_s is not None
+            self._shares_finish = self._shares_finish or self.has_finish()
         if self._response is not None:
             self._response.progressed()
 

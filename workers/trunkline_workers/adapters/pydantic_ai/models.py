@@ -5,9 +5,10 @@ The library is imported here alone, and only the part a profile needs; it takes 
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -26,6 +27,25 @@ from trunkline_workers.adapters.pydantic_ai.transport import bridged_client
 
 _CACHED_MAX: Final = 256  # models of one worker; keys rotate, so old ones go
 _NO_KEY: Final = "no-key"  # for models that are only asked about themselves, or signed otherwise
+# An SDK builds its reader of these types at the first event, and stops the loop for a second.
+_EVENT_TYPES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
+    {
+        "anthropic": (
+            "anthropic._models:construct_type",
+            "anthropic.types.beta:BetaRawMessageStreamEvent",
+        ),
+        "openai": (
+            "openai._models:construct_type",
+            "openai.types.responses:ResponseStreamEvent",
+        ),
+    }
+)
+_FIRST_EVENTS: Final[Sequence[Mapping[str, object]]] = (
+    {"type": "response.output_item.added", "item": {}},
+    {"type": "response.completed", "response": {"tools": [{}], "tool_choice": {}}},
+    {"type": "content_block_start", "content_block": {}},
+    {"type": "content_block_delta", "delta": {}},
+)
 # What the library's extras install, by the name of its module.
 _PACKAGES: Final[Mapping[str, str]] = MappingProxyType(
     {
@@ -44,6 +64,17 @@ def part(path: str) -> Any:
     """Return `module:name` of the library; typed loosely, since it need not be installed."""
     module, _, name = path.partition(":")
     return getattr(importlib.import_module(module), name)
+
+
+def _warm(extra: str) -> None:
+    """Have an SDK read some events, so that the first ones of a call cost no more than others."""
+    if extra not in _EVENT_TYPES:
+        return
+    # These are not the SDK's public names; without them the first event is only slow.
+    with contextlib.suppress(ImportError, AttributeError):
+        construct, union = map(part, _EVENT_TYPES[extra])
+        for event in _FIRST_EVENTS:
+            construct(type_=union, value=event)
 
 
 def missing(profile: Profile) -> str:
@@ -85,6 +116,7 @@ class Models:
         else:
             self._class = part(self._config.profile.model)
             self._provider = _PROVIDERS[self._config.name](self._config)
+        _warm(self._config.profile.extra)
 
     def get(self, name: str, key: SecretStr | None = None) -> Any:
         """Return the model of that name.
