@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -40,11 +40,12 @@ _EVENT_TYPES: Final[Mapping[str, tuple[str, str]]] = MappingProxyType(
         ),
     }
 )
-_FIRST_EVENTS: Final[Sequence[Mapping[str, object]]] = (
-    {"type": "response.output_item.added", "item": {}},
-    {"type": "response.completed", "response": {"tools": [{}], "tool_choice": {}}},
-    {"type": "content_block_start", "content_block": {}},
-    {"type": "content_block_delta", "delta": {}},
+_UNKNOWN: Final = {"type": "unknown"}
+_FIRST_EVENTS: Final = (
+    {"type": "response.output_item.added", "item": _UNKNOWN},
+    {"type": "response.completed", "response": {"tools": [_UNKNOWN], "tool_choice": _UNKNOWN}},
+    {"type": "content_block_start", "content_block": _UNKNOWN},
+    {"type": "content_block_delta", "delta": _UNKNOWN},
 )
 # What the library's extras install, by the name of its module.
 _PACKAGES: Final[Mapping[str, str]] = MappingProxyType(
