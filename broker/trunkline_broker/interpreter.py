@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from trunkline_broker.core.specs import PoolSpec
+if TYPE_CHECKING:  # `trunkline --help` must not load what the configuration needs
+    from trunkline_broker.core.specs import PoolSpec
 
 PYTHONPATH: Final = "PYTHONPATH"
 

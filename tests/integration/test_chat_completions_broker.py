@@ -258,5 +258,6 @@ async def test_certificates_of_the_environment(transport: str, tmp_path: Path) -
                 ]
     assert (trusting.text, trusting.failure) == ("Hi", None)
     assert strange.failure is not None
-    assert strange.failure.code == "TRANSPORT"
+    assert strange.failure.code == "INVALID_ADAPTER"  # permanent: no retry helps
     assert "certificate" in strange.failure.message.lower()
+    assert "SSL_CERT_FILE" in strange.failure.message

@@ -33,7 +33,8 @@ sys.exit(main())
 """
 WORKER: Final = """\
 #!/bin/sh
-shift 2
+while [ "$1" != trunkline_workers ]; do shift; done
+shift
 exec {python} -m tests.support.previous "$@"
 """
 CONFIG: Final = """\

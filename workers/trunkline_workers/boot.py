@@ -63,7 +63,6 @@ class Boot:
     control: str
     pool: PoolName
     adapter: str
-    beside: str = ""
     slot: int = 0
     generation: Generation = UNBORN
     token: SecretBytes = NO_TOKEN
@@ -78,6 +77,7 @@ class Boot:
     lane: str = ""
     health_file: str = ""
     debug_prompts: bool = False
+    beside: str = ""
 
 
 def read_boot(arguments: Sequence[str]) -> Boot:
