@@ -513,6 +513,10 @@ class Daemon:
             return
         self._lock_look_s = now_s + LOCK_LOOK_S
         if self._lock.is_there():
+            for path in self._settings.paths.sockets:
+                if not path.exists():
+                    text = f"{path} was removed: nothing new can connect; run `trunkline restart`"
+                    self._edges.of("sockets").note(FileNotFoundError(text))
             return
         facts = {"directory": str(self._settings.paths.root), "fix": "trunkline up"}
         self._telemetry.log("error", "run_directory_lost", facts)

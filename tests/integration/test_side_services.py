@@ -12,6 +12,7 @@ import hashlib
 import http.client
 import os
 import resource
+import shutil
 import signal
 import socket
 import struct
@@ -314,6 +315,22 @@ def test_a_broker_whose_run_directory_was_removed_ends() -> None:
         broker.until_ready("scripted")
         assert_alive(broker)
         assert broker.stop() == 0
+
+
+def test_a_removed_socket_file_is_named_in_the_status() -> None:
+    """Nothing new can connect there, so the operator is told what to do; what runs goes on."""
+    with run_directory() as root, broker_in(root, SCRIPTED) as broker:
+        broker.start()
+        broker.until_ready("scripted")
+        shutil.rmtree(broker.run_dir / "workers")
+
+        def said() -> str:
+            return broker.status()["services"].get("sockets", {}).get("last", "")
+
+        text = until(said, 20.0, "the status names no socket file")
+        assert "workers" in text
+        assert "trunkline restart" in text
+        assert_alive(broker)
 
 
 INHERITED = """

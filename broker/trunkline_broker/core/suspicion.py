@@ -30,6 +30,7 @@ _SLACK_S: Final = 1.0
 _ALIKE: Final = 0.1
 _ALIKE_S: Final = 0.15
 _TURN_S: Final = 3.0  # longest turn; other calls of the worker's routes may wait for its end
+_LONG_TURN_S: Final = 30.0  # half of what a call may wait by default; a long call may be harmless
 _TURNS_S: Final = 15.0  # of all suspects together: far below the time that a call may wait
 
 
@@ -139,8 +140,8 @@ class Suspicion:
         if found is None:
             return 0.0
         found.until_s = max(found.until_s, now_s + found.window_s + BARRED_S)
-        if found.deaths > 1:  # the short turns have not told: this one is as long as it needs
-            return found.window_s
+        if found.deaths > 1:  # the short turns have not told: this one is longer
+            return min(found.window_s, _LONG_TURN_S)
         return min(found.window_s, _TURN_S, _TURNS_S / len(self._suspects))
 
     def on_death(self, running: Mapping[bytes, float], now_s: float) -> frozenset[bytes]:
