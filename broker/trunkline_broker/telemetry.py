@@ -29,6 +29,7 @@ from trunkline_broker.queues import QueueFigures
 _QUEUE_LINES: Final = 2000
 MAX_LINE_BYTES: Final = 64 * 1024  # a longer one is cut: it may quote what a peer has sent
 _FLUSH_S: Final = 1.0  # how long the end of the broker waits for the last lines
+_MAX_FIELD_CHARS: Final = 4096  # of one text in a line; failures of 16 Ki may come from a worker
 _RESERVED: Final = frozenset({"event", "exc_info", "exception", "stack_info"})
 
 LogFormat = Literal["json", "pretty"]
@@ -235,5 +236,11 @@ class Telemetry:
 
 
 def _kept(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return fields under names that mean nothing else to structlog."""
-    return {f"{key}_" if key in _RESERVED else key: value for key, value in fields.items()}
+    """Return fields under names that mean nothing else to structlog; long texts are cut."""
+    return {f"{key}_" if key in _RESERVED else key: _cut(value) for key, value in fields.items()}
+
+
+def _cut(value: object) -> object:
+    if isinstance(value, str) and len(value) > _MAX_FIELD_CHARS:
+        return f"{value[: _MAX_FIELD_CHARS - 1]}\u2026"
+    return value

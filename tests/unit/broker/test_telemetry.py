@@ -27,6 +27,21 @@ def test_lines_are_json_with_their_fields(tmp_path: Path) -> None:
     assert entry["at"].endswith("+00:00")
 
 
+def test_a_long_text_is_cut_and_a_half_character_harms_nothing(tmp_path: Path) -> None:
+    """Whatever stands in a field, a line is bounded and can be read."""
+    for style in ("json", "pretty"):
+        path = tmp_path / style
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+        telemetry = Telemetry(fd, style, "info")
+        telemetry.log("info", "x", {"why": "y" * 10_000_000, "name": "\ud800\x1b[2J", "n": 2**70})
+        telemetry.close()
+        os.close(fd)
+        (line,) = path.read_bytes().splitlines()
+        assert len(line) < 5000
+        assert b"\x1b" not in line
+        assert "\u2026" in line.decode() or b"\\u2026" in line
+
+
 def test_pretty_lines_are_for_people(tmp_path: Path) -> None:
     """Time, level, event, fields; an error with its traceback."""
     path = tmp_path / "log"
