@@ -26,10 +26,11 @@ _PLACES_MAX: Final = 8  # of one gram: a secret of one repeated letter has it ev
 _ROUNDS: Final = 2  # of undoing escapes: a log line may quote a URL
 _ESCAPE: Final = re.compile(r"%[0-9A-F]{2}")
 _URL_SAFE: Final = str.maketrans("+/", "-_")
+_WIDE: Final = {code + 0xFEE0: code for code in range(0x21, 0x7F)}
 _NO_LETTER: Final = re.compile(r"[\W_]+")
 _ESCAPED: Final = re.compile(
     r"%(?P<url>[0-9A-Fa-f]{2})|\\x(?P<byte>[0-9A-Fa-f]{2})|\\u(?P<unit>[0-9A-Fa-f]{4})"
-    r"|&(?P<entity>#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[a-z]{2,6});|\\(?P<plain>.)"
+    r"|\\(?P<octal>[0-3][0-7]{2})|&(?P<entity>#[0-9]{1,7}|#[xX][0-9A-Fa-f]{1,6}|[a-z]{2,6});|\\(?P<plain>.)"
 )
 
 
@@ -183,11 +184,12 @@ def _meant(escape: re.Match[str]) -> str:
         return html.unescape(f"&{body};")
     if kind == "plain":
         return "" if body in "nrtbf\n" else body
-    return chr(int(body, 16))
+    return chr(int(body, 8 if kind == "octal" else 16))
 
 
 def _lowered(text: str) -> str:
-    """Return a text in lower case, always of the same length."""
+    """Return a text in lower case, always of the same length; wide forms of ASCII as ASCII."""
+    text = text.translate(_WIDE)
     lowered = text.lower()
     if len(lowered) == len(text):
         return lowered
@@ -220,11 +222,20 @@ def _base64_forms(secret: bytes) -> Iterator[str]:
         yield form.translate(_URL_SAFE)
 
 
+def _base32_forms(secret: bytes) -> Iterator[str]:
+    """Yield what a secret looks like in base32 after 0 to 4 other bytes, without shared letters."""
+    for before in range(5):
+        encoded = base64.b32encode(b"\0" * before + secret).decode()
+        yield encoded[(before * 8 + 4) // 5 :].rstrip("=")
+
+
 @lru_cache(maxsize=1024)
 def _grams(secret: str) -> tuple[tuple[str, _Form, int], ...]:
     """Return the grams by which parts of a secret are found, with form and place."""
     raw = secret.encode(errors="surrogatepass")
-    written = [secret, secret[::-1], raw.hex(), *_base64_forms(raw)]
+    written = [secret, secret[::-1], raw.hex(), *_base64_forms(raw), *_base32_forms(raw)]
+    written += _base64_forms(secret.encode("utf-16-le", errors="surrogatepass"))
+    written += _base64_forms(base64.b64encode(raw))
     found: list[tuple[str, _Form, int]] = []
     for text in dict.fromkeys(map(_letters, written)):
         form = _Form(text, max(_GRAM, min(PART_MIN, len(text) // 2)))

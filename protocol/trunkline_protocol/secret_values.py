@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 MIN_SECRET_CHARS: Final = 6  # a shorter value would blank out ordinary words
 _MIN_USER_CHARS: Final = 16  # of a token that stands where a user does: no name of a person
-_MAX_VALUE_CHARS: Final = 64 * 1024  # of a value that is searched for credentials inside
+_MAX_VALUE_CHARS: Final = 8 * 1024  # of a value that is searched for credentials inside
 _SECRET_NAME: Final = re.compile(r"(?i)key|token|secret|passw|credential|auth(?!or(?!iz))|cookie")
 # They say where a secret is to be found.
 _HARMLESS_NAME: Final = re.compile(r"(?i)(env|file|header|name|path|sock|dir)$")
