@@ -9,10 +9,14 @@ from hypothesis import settings
 
 pytest_plugins = ["trunkline_workers.testing"]
 
-# A shell that starts a program in the background has it ignore Ctrl-C, and so would every program
-# that the tests start and interrupt.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell that starts a program in the background has it ignore Ctrl-C, and `nohup` the hang-up, and
+# so would every program that the tests start and signal.
+for number, handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (signal.SIGHUP, signal.SIG_DFL),
+):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, handler)
 
 # The nets that look for streams without progress end the program of a test that they find one in.
 os.environ.setdefault("TRUNKLINE_STRICT_LIVENESS", "1")

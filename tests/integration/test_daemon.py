@@ -255,7 +255,7 @@ def test_nonsense_on_any_socket_is_survived(
         fool.close()
         context.term()
         until(lambda: open_files(broker.pid) <= files + 1)
-        assert _idle_share(broker.pid) < 0.02
+        assert _idle_share(broker.pid) < 0.02 * SLOW  # a loaded core costs a wake-up more
         assert rss_bytes(broker.pid) < memory + 16 * 2**20
         assert broker.child is not None
         assert broker.child.poll() is None

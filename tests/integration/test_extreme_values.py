@@ -19,7 +19,7 @@ import pytest
 import zmq
 from trunkline_protocol import codec, frames
 from trunkline_protocol.codec import Direction, encode
-from trunkline_protocol.ids import CallId, Epoch, Generation, PoolName, StreamKey
+from trunkline_protocol.ids import CallId, Epoch, Generation, PoolName, QueryId, StreamKey
 from trunkline_protocol.limits import PROTOCOL_MAJOR, PROTOCOL_MINOR
 from trunkline_protocol.printable import STEERING
 
@@ -169,9 +169,20 @@ def _lives(watch: Watch) -> Iterator[None]:
     watch.lives()
 
 
+def end_pauses(client: RawClient) -> None:
+    """End the pause that an extreme wish of a provider in an earlier report has begun."""
+    query = QueryId(os.urandom(16))
+    client.send(frames.Query(query, "reload"))
+    answer = client.receive(WAIT_S)
+    while not (isinstance(answer, frames.Reply) and answer.query == query):
+        answer = client.receive(WAIT_S)
+
+
 def opened(client: RawClient, worker: RawWorker, count: int) -> list[dict[bytes, bytes]]:
     """Open calls that the worker runs; return their ids by those of the examples."""
     found: list[dict[bytes, bytes]] = []
+    if count:
+        end_pauses(client)
     for _ in range(count):
         call, key = os.urandom(16), os.urandom(8)
         # Each another request: one on which workers die again and again is barred.
