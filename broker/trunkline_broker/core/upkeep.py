@@ -23,6 +23,7 @@ from trunkline_broker.core.workers import Worker
 
 LOOK_S: Final = 1.0
 _BEATS: Final = 2  # that do not name a call; one may have crossed its START
+_NAMED_AFTER_S: Final = 0.5  # from START; earlier beats may have been sent before it came
 # A client restates each call it holds after QUIET_MAX_S at the latest.
 _QUIET_S: Final = 2 * limits.QUIET_MAX_S
 _MOST_ASKS: Final = 4
@@ -60,6 +61,8 @@ class Upkeep:
             if is_ended is (call.state is CallState.ENDED):
                 call.unnamed_beats = 0
                 continue
+            if call.started_s is not None and now_s - call.started_s < _NAMED_AFTER_S:
+                continue  # beats that lay in the queue of a broker that stood still
             call.unnamed_beats += 1
             if call.unnamed_beats >= _BEATS:
                 self._repair(worker, call, now_s, is_tail=is_ended is True)

@@ -20,7 +20,9 @@ def a_running_call(*, strict: bool = False, **fields: Any) -> Scene:
     rig = Rig(a_pool(concurrency=1), is_liveness_strict=strict)
     worker = rig.a_worker(policy=NORMAL)
     client = rig.a_client()
-    return rig, client, worker, client.open(**fields)
+    opened = client.open(**fields)
+    rig.now_s += 0.5  # beats from now on were sent behind its START
+    return rig, client, worker, opened
 
 
 def holding(opened: frames.Open, *, is_ended: bool = False) -> tuple[frames.Holding, ...]:
@@ -49,6 +51,16 @@ def test_a_call_that_its_worker_never_names_ends() -> None:
     assert only(worker.got(frames.Start)).call == waiting.call
     assert rig.count("liveness") == 1
     rig.check()
+
+
+def test_beats_from_before_its_start_say_nothing_of_a_call() -> None:
+    """They lay in the queue of a broker that stood still, which now reads all of them at once."""
+    rig = Rig(a_pool(), is_liveness_strict=True)
+    worker = rig.a_worker(policy=NORMAL)
+    rig.a_client().open()
+    for _ in range(10):
+        worker.beat(held=())
+    assert len(rig.hub.calls) == 1
 
 
 def test_a_call_that_is_named_or_not_told_of_goes_on() -> None:
@@ -158,6 +170,7 @@ def test_a_call_named_twice_is_one_call() -> None:
 def test_a_client_is_reminded_of_an_end_until_it_says_done() -> None:
     """Its DONE got lost: at growing pauses, and only while it has a connection."""
     rig, client, worker, opened = a_running_call(strict=True)
+    rig.now_s -= 0.5
     worker.end(opened)
     rig.live(8.5, worker)
     assert len(client.got(frames.Ended)) == 4
