@@ -148,7 +148,7 @@ class HttpClient:
         watchdog = Watchdog(asyncio.get_running_loop(), clock)
         try:
             await self._take_slot(limits, watchdog, clock)
-        except BaseException:
+        except BaseException:  # whatever ends the wait for a slot, a cancel too
             watchdog.close()
             clock.release()
             raise

@@ -148,6 +148,6 @@ def test_the_cost_is_linear(kind: str) -> None:
         translator.end()
         return time.process_time() - start
 
-    # The best of several runs: what else the machine does only adds.
-    small = min(cost_s(10_000) for _ in range(5))
-    assert min(cost_s(100_000) for _ in range(3)) <= 25 * max(small, 0.01)
+    # Both of a pair run under what the machine does at that moment; the best pair counts.
+    ratios = (cost_s(100_000) / max(cost_s(10_000), 0.01) for _ in range(5))
+    assert min(ratios) <= 12
